@@ -1,0 +1,197 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Blocks never overlap, keep their bytes, lie on their own size, and come back
+// whole: after everything is freed the largest block is there again.
+func TestArenaKeepsBlocksApart(t *testing.T) {
+	for _, pages := range []int{1, 2, 3, 7, 64, 100, 257} {
+		rng := rand.New(rand.NewPCG(uint64(pages), 0))
+		a := NewArena(make([]byte, (pages+1)*Block))
+		type held struct {
+			b   []byte
+			tag byte
+		}
+		var have []held
+		refused := 0
+		for i := range 3000 {
+			if rng.IntN(2) == 0 {
+				n := rng.IntN(8*Block) + 1
+				b, ok := a.Alloc(n)
+				if !ok {
+					refused++
+					continue
+				}
+				if len(b) != n || cap(b) < n || cap(b)&(cap(b)-1) != 0 || (address(b)-a.base)%uintptr(cap(b)) != 0 {
+					t.Fatalf("pages=%d: Alloc(%d) has len %d, cap %d at %d", pages, n, len(b), cap(b), address(b)-a.base)
+				}
+				for j := range b {
+					b[j] = byte(i)
+				}
+				have = append(have, held{b, byte(i)})
+			} else if len(have) > 0 {
+				k := rng.IntN(len(have))
+				if h := have[k]; !bytes.Equal(h.b, bytes.Repeat([]byte{h.tag}, len(h.b))) {
+					t.Fatalf("pages=%d: a block was overwritten", pages)
+				}
+				a.Free(have[k].b[:0])
+				have = append(have[:k], have[k+1:]...)
+			}
+			if err := a.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if refused == 0 {
+			t.Fatalf("pages=%d: the arena was never full", pages)
+		}
+		for _, h := range have {
+			a.Free(h.b)
+		}
+		if err := a.Check(); err != nil || a.InUse() != 0 {
+			t.Fatal(a.InUse(), err)
+		}
+		largest := Block << (len(a.heads) - 1)
+		if _, ok := a.Alloc(largest); !ok {
+			t.Fatalf("pages=%d: free blocks did not join to %d bytes again", pages, largest)
+		}
+	}
+}
+
+func TestArenaGivesTheLastFreedFirst(t *testing.T) {
+	a := NewArena(make([]byte, 65*Block))
+	var blocks [][]byte
+	for range 8 {
+		b, _ := a.Alloc(Block)
+		blocks = append(blocks, b)
+	}
+	a.Free(blocks[2])
+	a.Free(blocks[5]) // neither's buddy is free: both stay blocks of one page
+	for _, want := range []int{5, 2} {
+		if b, ok := a.Alloc(100); !ok || address(b) != address(blocks[want]) {
+			t.Fatalf("did not get block %d back first", want)
+		}
+	}
+}
+
+func TestArenaRefusesWrongFrees(t *testing.T) {
+	a := NewArena(make([]byte, 17*Block))
+	b, _ := a.Alloc(3 * Block)
+	a.Free(b)
+	live, _ := a.Alloc(2 * Block)
+	for name, bad := range map[string][]byte{
+		"twice": b[2*Block:], "inside a block": live[Block:], "unaligned": live[1:],
+		"foreign": make([]byte, Block), "nil": nil,
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: Free did not panic", name)
+				}
+			}()
+			a.Free(bad)
+		}()
+	}
+	if err := a.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestArenaContains(t *testing.T) {
+	a := NewArena(make([]byte, 17*Block))
+	b, _ := a.Alloc(3 * Block)
+	c, _ := a.Alloc(Block)
+	for name, tc := range map[string]struct {
+		b    []byte
+		want bool
+	}{
+		"all": {b, true}, "its capacity": {b[:4*Block], true}, "middle": {b[Block+5 : Block+6], true}, "one page": {c, true},
+		"empty": {b[:0], false}, "foreign": {make([]byte, 8), false}, "two blocks": {a.mem[:5*Block], false},
+		"free": {a.mem[8*Block : 9*Block], false},
+	} {
+		if got := a.Contains(tc.b); got != tc.want {
+			t.Errorf("%s: Contains = %v", name, got)
+		}
+	}
+	a.Free(b)
+	if a.Contains(b) {
+		t.Error("contains a freed block")
+	}
+}
+
+func TestArenaWaitersAreServedInOrder(t *testing.T) {
+	a := NewArena(make([]byte, 5*Block)) // 4 whole pages at least
+	all, ok := a.Alloc(4 * Block)
+	if !ok {
+		t.Fatal("no block of four pages")
+	}
+	if a.Size() > 4*Block { // the heap happened to be aligned
+		if _, ok := a.Alloc(Block); !ok {
+			t.Fatal("no fifth page")
+		}
+	}
+	got := make(chan int, 3)
+	for i, n := range []int{2 * Block, Block, Block} {
+		go func() {
+			if _, err := a.AllocWait(context.Background(), n); err != nil {
+				t.Error(err)
+			}
+			got <- i
+		}()
+		for waiting := 0; waiting != i+1; {
+			a.mu.Lock()
+			waiting = len(a.waiters)
+			a.mu.Unlock()
+		}
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	why := errors.New("gave up")
+	cancel(why)
+	if _, err := a.AllocWait(ctx, Block); !errors.Is(err, why) {
+		t.Fatal(err)
+	}
+	a.Free(all)
+	for range 3 {
+		select {
+		case <-got:
+		case <-time.After(10 * time.Second):
+			t.Fatal("a waiter was not served")
+		}
+	}
+	if err := a.Check(); err != nil || len(a.waiters) != 0 {
+		t.Fatal(len(a.waiters), err)
+	}
+	if _, err := a.AllocWait(context.Background(), 64*Block); !errors.Is(err, ErrInvalid) {
+		t.Fatal("waits for what can never come:", err)
+	}
+}
+
+func TestArenaDoesNotAllocate(t *testing.T) {
+	a := NewArena(make([]byte, 65*Block))
+	ctx := context.Background()
+	if n := testing.AllocsPerRun(100, func() {
+		b, _ := a.Alloc(3 * Block)
+		c, _ := a.AllocWait(ctx, Block)
+		if !a.Contains(b) {
+			t.Fatal("lost")
+		}
+		a.Free(b)
+		a.Free(c)
+	}); n != 0 {
+		t.Fatalf("%v allocations a round", n)
+	}
+}
+
+func BenchmarkArena(b *testing.B) {
+	a := NewArena(make([]byte, 1025*Block))
+	for b.Loop() {
+		m, _ := a.Alloc(64 << 10)
+		a.Free(m)
+	}
+}
