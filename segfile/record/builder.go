@@ -1,0 +1,379 @@
+package record
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Builder builds one frame at a time in its caller's memory, forwards and in
+// place: a key, a value or a header is copied once, to where it stays. The columns
+// that cut the data up wait beside it, some bytes a record, until [Builder.Finish]
+// puts them behind the data. A Builder that is used again allocates nothing.
+//
+// Reset comes first. A record that is refused changes nothing.
+type Builder struct {
+	buf      []byte // the caller's
+	limit    int    // largest frame
+	producer uint64
+
+	size int       // bytes of data
+	cols columnSet // optional columns that the records so far need
+
+	keyEnds, valueEnds    []uint32
+	headerEnds, sequences []uint32 // filled from the first record that needs them
+	timestamps            []int64  // likewise
+	nullKeys, nullValues  []byte   // likewise; as long as the last set bit needs
+
+	firstSeq, lastSeq uint64
+	minTime, maxTime  int64
+	minPos, maxPos    uint32
+	keyless           keyless
+
+	pending pending
+}
+
+// pending is a record whose place is reserved.
+type pending struct {
+	valid                       bool
+	keyNull, valueNull          bool
+	keyEnd, valueEnd, headerEnd int
+	timestamp                   int64
+}
+
+// Reset starts an empty batch of a producer in buf, whose first bytes are kept for
+// the header. The frame will be at most as long as buf, and as MaxFrame.
+func (b *Builder) Reset(buf []byte, producer uint64) {
+	*b = Builder{
+		buf: buf, limit: min(len(buf), MaxFrame), producer: producer,
+		keyEnds: b.keyEnds[:0], valueEnds: b.valueEnds[:0], headerEnds: b.headerEnds[:0],
+		sequences: b.sequences[:0], timestamps: b.timestamps[:0],
+		nullKeys: b.nullKeys[:0], nullValues: b.nullValues[:0],
+		minTime: math.MaxInt64, maxTime: math.MinInt64, minPos: math.MaxUint32,
+	}
+}
+
+// Len is the number of records so far.
+func (b *Builder) Len() int { return len(b.keyEnds) }
+
+// Bytes is the length of the frame if it were finished now, 0 while it is empty.
+func (b *Builder) Bytes() int {
+	if len(b.keyEnds) == 0 {
+		return 0
+	}
+	return HeaderSize + payloadSize(len(b.keyEnds), b.size, b.cols)
+}
+
+// Positions are the smallest and the largest key position so far. They mean
+// nothing while the batch is empty.
+func (b *Builder) Positions() (lowest, highest uint32) { return b.minPos, b.maxPos }
+
+// Sequences are the first and the last sequence so far, 0 for none.
+func (b *Builder) Sequences() (first, last uint64) { return b.firstSeq, b.lastSeq }
+
+// Add copies r to the end of the batch. Sequences start at 1 and increase, or are
+// all 0 where the producer does not want its retries recognised.
+//
+// It answers ErrBatchFull when the batch has no room for r, ErrRecordTooLarge when
+// an empty one would have none either.
+func (b *Builder) Add(r *Record, seq uint64) error {
+	if err := b.checkSequence(seq); err != nil {
+		return err
+	}
+	keyLen, valueLen := len(r.Key), len(r.Value)
+	if r.Key == nil {
+		keyLen = -1
+	}
+	if r.Value == nil {
+		valueLen = -1
+	}
+	if err := b.reserve(keyLen, valueLen, r.Headers, r.Timestamp, b.sequenceColumn(seq)); err != nil {
+		return err
+	}
+	at := HeaderSize + dataAt + b.size
+	copy(b.buf[at:], r.Key)
+	copy(b.buf[at+len(r.Key):], r.Value)
+	b.commit(r.Key, seq)
+	return nil
+}
+
+// Reserve finds the place of the next record and answers where its key and value
+// belong, for the caller to fill before [Builder.Commit]. A length of -1 means
+// null. Headers are copied now. Another Reserve or Add takes the place back.
+func (b *Builder) Reserve(keyLen, valueLen int, headers []Header, timestamp int64) (key, value []byte, err error) {
+	cols := columnSet(0)
+	if len(b.keyEnds) != 0 {
+		cols = hasSequences // the sequence comes with Commit: there must be room for any
+	}
+	if err := b.reserve(keyLen, valueLen, headers, timestamp, cols); err != nil {
+		return nil, nil, err
+	}
+	at := HeaderSize + dataAt
+	p := &b.pending
+	if !p.keyNull {
+		key = b.buf[at+b.size : at+p.keyEnd : at+p.keyEnd]
+	}
+	if !p.valueNull {
+		value = b.buf[at+p.keyEnd : at+p.valueEnd : at+p.valueEnd]
+	}
+	return key, value, nil
+}
+
+// Commit adds the record that Reserve made room for, as it is filled now.
+func (b *Builder) Commit(seq uint64) error {
+	if !b.pending.valid {
+		return ErrUsage
+	}
+	if err := b.checkSequence(seq); err != nil {
+		return err
+	}
+	at := HeaderSize + dataAt
+	b.commit(b.buf[at+b.size:at+b.pending.keyEnd], seq)
+	return nil
+}
+
+func (b *Builder) checkSequence(seq uint64) error {
+	switch {
+	case len(b.keyEnds) == 0:
+		return nil
+	case b.firstSeq == 0 && seq == 0:
+		return nil
+	case b.firstSeq == 0 || seq <= b.lastSeq:
+		return ErrSequence
+	case seq-b.firstSeq > maxSpan:
+		return ErrBatchFull
+	}
+	return nil
+}
+
+// sequenceColumn says whether a record of this sequence, added now, needs one.
+func (b *Builder) sequenceColumn(seq uint64) columnSet {
+	if n := uint64(len(b.keyEnds)); n == 0 || seq == 0 || seq-b.firstSeq == n {
+		return 0
+	}
+	return hasSequences
+}
+
+// reserve makes room for a record that needs the columns cols as well, and copies
+// its headers there.
+func (b *Builder) reserve(keyLen, valueLen int, headers []Header, timestamp int64, cols columnSet) error {
+	b.pending.valid = false
+	p := pending{valid: true, timestamp: timestamp, keyNull: keyLen < 0, valueNull: valueLen < 0}
+	p.keyEnd = b.size + max(keyLen, 0)
+	p.valueEnd = p.keyEnd + max(valueLen, 0)
+	p.headerEnd = p.valueEnd
+	if len(headers) != 0 {
+		n, err := headersSize(headers)
+		if err != nil {
+			return err
+		}
+		p.headerEnd += n
+		cols |= hasHeaders
+	}
+	if p.keyNull {
+		cols |= hasNullKeys
+	}
+	if p.valueNull {
+		cols |= hasNullValues
+	}
+	n := len(b.keyEnds)
+	if n != 0 && timestamp != b.minTime {
+		cols |= hasTimestamps
+	}
+	switch {
+	case max(keyLen, valueLen) > MaxFrame: // before a sum can overflow
+		return ErrRecordTooLarge
+	case n == MaxRecords || !b.fits(n+1, p.headerEnd, b.cols|cols):
+		if !b.fits(1, p.headerEnd-b.size, cols&^(hasTimestamps|hasSequences)) {
+			return ErrRecordTooLarge
+		}
+		return ErrBatchFull
+	}
+	b.pending = p
+	if len(headers) != 0 {
+		at := HeaderSize + dataAt
+		putHeaders(b.buf[at+p.valueEnd:at+p.headerEnd], headers)
+	}
+	return nil
+}
+
+// fits says whether there is room for a batch of n records: in the memory, and
+// within MaxFrame even where a Trim leaves sequences that need their column.
+func (b *Builder) fits(n, size int, cols columnSet) bool {
+	length := HeaderSize + payloadSize(n, size, cols)
+	return length <= b.limit && (length <= MaxFrame/2 || trimSize(n, size, cols) <= MaxFrame)
+}
+
+// commit adds the pending record. It cannot fail.
+func (b *Builder) commit(key []byte, seq uint64) {
+	p := &b.pending
+	n := len(b.keyEnds)
+	if n == 0 {
+		b.firstSeq = seq
+	}
+	if rare := b.cols | b.sequenceColumn(seq); rare != 0 || p.headerEnd != p.valueEnd || p.keyNull || p.valueNull ||
+		n != 0 && p.timestamp != b.minTime {
+		b.commitColumns(seq)
+	}
+	pos := uint32(0)
+	if p.keyNull {
+		pos = b.keyless.position(b.producer, seq)
+	} else {
+		pos = Position(key)
+	}
+	b.minPos, b.maxPos = min(b.minPos, pos), max(b.maxPos, pos)
+	b.minTime, b.maxTime = min(b.minTime, p.timestamp), max(b.maxTime, p.timestamp)
+	b.keyEnds = append(b.keyEnds, uint32(p.keyEnd))
+	b.valueEnds = append(b.valueEnds, uint32(p.valueEnd))
+	b.size, b.lastSeq = p.headerEnd, seq
+	p.valid = false
+}
+
+// commitColumns adds the pending record to the optional columns, and starts those
+// that it is the first to need: the records before it get what their absence
+// meant.
+func (b *Builder) commitColumns(seq uint64) {
+	p, n := &b.pending, len(b.keyEnds)
+	if b.cols&hasHeaders == 0 && p.headerEnd != p.valueEnd {
+		b.cols |= hasHeaders
+		b.headerEnds = append(b.headerEnds, b.valueEnds...)
+	}
+	if b.cols&hasHeaders != 0 {
+		b.headerEnds = append(b.headerEnds, uint32(p.headerEnd))
+	}
+	if b.cols&hasTimestamps == 0 && n != 0 && p.timestamp != b.minTime {
+		b.cols |= hasTimestamps
+		for range n {
+			b.timestamps = append(b.timestamps, b.minTime)
+		}
+	}
+	if b.cols&hasTimestamps != 0 {
+		b.timestamps = append(b.timestamps, p.timestamp)
+	}
+	if need := b.sequenceColumn(seq); b.cols&hasSequences == 0 && need != 0 {
+		b.cols |= hasSequences
+		for i := range n {
+			b.sequences = append(b.sequences, uint32(i))
+		}
+	}
+	if b.cols&hasSequences != 0 {
+		b.sequences = append(b.sequences, uint32(seq-b.firstSeq))
+	}
+	if p.keyNull {
+		b.cols |= hasNullKeys
+		b.nullKeys = setBit(b.nullKeys, n)
+	}
+	if p.valueNull {
+		b.cols |= hasNullValues
+		b.nullValues = setBit(b.nullValues, n)
+	}
+}
+
+func setBit(bits []byte, i int) []byte {
+	for len(bits) <= i/8 {
+		bits = append(bits, 0)
+	}
+	bits[i/8] |= 1 << (i % 8)
+	return bits
+}
+
+// Finish puts the columns behind the data and the header before it, and answers
+// the frame: base and durable position 0, salt 0, for a primary to [Stamp].
+// prevSeq is the sequence of the last record that the producer sent to the same
+// range before, 0 for none. The batch stays as it is: Finish may be called again.
+func (b *Builder) Finish(prevSeq uint64) ([]byte, error) {
+	n := len(b.keyEnds)
+	switch {
+	case n == 0:
+		return nil, ErrEmpty
+	case b.firstSeq == 0 && prevSeq != 0, b.firstSeq != 0 && prevSeq >= b.firstSeq:
+		return nil, ErrSequence
+	}
+	frame := b.buf[:b.Bytes():b.Bytes()]
+	payload := frame[HeaderSize:]
+	w := columnWriter{b: payload, at: dataAt + b.size}
+	binary.LittleEndian.PutUint32(payload[dataAt-4:], uint32(b.size))
+	w.start()
+	w.field(fieldData, dataAt-4)
+	w.uint32s(fieldKeyEnds, b.keyEnds)
+	w.uint32s(fieldValueEnds, b.valueEnds)
+	w.uint32s(fieldHeaderEnds, b.headerEnds)
+	w.uint32s(fieldSequences, b.sequences)
+	w.int64s(fieldTimestamps, b.timestamps)
+	w.bits(fieldNullKeys, b.nullKeys, n)
+	w.bits(fieldNullValues, b.nullValues, n)
+	h := Head{
+		FrameLen: uint32(len(frame)), PayloadLen: uint32(len(payload)), RawLen: uint32(len(payload)), Count: uint32(n),
+		MinTime: b.minTime, MaxTime: b.maxTime, MinPos: b.minPos, MaxPos: b.maxPos,
+		Producer: b.producer, FirstSeq: b.firstSeq, LastSeq: b.lastSeq, PrevSeq: prevSeq,
+		Hash: xxh3.Hash(payload),
+	}
+	h.Put(frame, 0)
+	return frame, nil
+}
+
+// columnWriter writes the table and the vectors behind the data.
+type columnWriter struct {
+	b  []byte
+	at int
+}
+
+func (w *columnWriter) start() {
+	le := binary.LittleEndian
+	clear(w.b[:dataAt-4])
+	le.PutUint32(w.b, tableAt)
+	le.PutUint16(w.b[vtableAt:], vtableSize)
+	le.PutUint16(w.b[vtableAt+2:], tableSize)
+	le.PutUint32(w.b[tableAt:], tableAt-vtableAt)
+}
+
+// field points a field at its vector.
+func (w *columnWriter) field(f, vector int) {
+	slot := 4 + 4*f
+	binary.LittleEndian.PutUint16(w.b[vtableAt+4+2*f:], uint16(slot))
+	binary.LittleEndian.PutUint32(w.b[tableAt+slot:], uint32(vector-tableAt-slot))
+}
+
+// vector starts the vector of a field whose entries are size bytes each.
+func (w *columnWriter) vector(f, entries, size int) []byte {
+	for w.at%4 != 0 || (w.at+4)%size != 0 && size == 8 {
+		w.b[w.at] = 0
+		w.at++
+	}
+	w.field(f, w.at)
+	binary.LittleEndian.PutUint32(w.b[w.at:], uint32(entries))
+	start := w.at + 4
+	w.at = start + entries*size
+	return w.b[start:w.at]
+}
+
+func (w *columnWriter) uint32s(f int, column []uint32) {
+	if len(column) == 0 {
+		return
+	}
+	out := w.vector(f, len(column), 4)
+	for _, v := range column {
+		binary.LittleEndian.PutUint32(out, v)
+		out = out[4:]
+	}
+}
+
+func (w *columnWriter) int64s(f int, column []int64) {
+	if len(column) == 0 {
+		return
+	}
+	out := w.vector(f, len(column), 8)
+	for _, v := range column {
+		binary.LittleEndian.PutUint64(out, uint64(v))
+		out = out[8:]
+	}
+}
+
+func (w *columnWriter) bits(f int, column []byte, records int) {
+	if len(column) == 0 {
+		return
+	}
+	out := w.vector(f, (records+7)/8, 1)
+	clear(out[copy(out, column):])
+}
