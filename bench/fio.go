@@ -85,7 +85,7 @@ func fioArgs(file string, size int64, s Shape) []string {
 		"--name=floor", "--filename=" + file, fmt.Sprintf("--size=%d", size),
 		"--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1",
 		"--rw=" + rw, fmt.Sprintf("--bs=%d", s.Block), fmt.Sprintf("--iodepth=%d", s.Depth),
-		"--sync=" + sync, "--fallocate=none", fmt.Sprintf("--runtime=%g", s.Seconds),
+		"--sync=" + sync, "--fallocate=none", fmt.Sprintf("--runtime=%dms", int(s.Seconds*1000)),
 		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9",
 		"--output-format=json",
 	}
