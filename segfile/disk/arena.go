@@ -296,6 +296,12 @@ func orderOf(n int) int {
 	return bits.Len(uint(max(n, 1)-1) / Block)
 }
 
-// address is where b starts. Neither mapped memory nor Go's heap moves, so the
-// number stays true while b is reachable; it is never turned back into a pointer.
-func address(b []byte) uintptr { return reflect.ValueOf(b).Pointer() }
+// address is where b starts, 0 for no memory. Neither mapped memory nor Go's heap
+// moves, so the number stays true while b is reachable; it is never turned back
+// into a pointer.
+func address(b []byte) uintptr {
+	if cap(b) == 0 {
+		return 0
+	}
+	return reflect.ValueOf(&b[:1][0]).Pointer() // a pointer goes into an interface without an allocation
+}

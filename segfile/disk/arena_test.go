@@ -21,9 +21,9 @@ func TestArenaKeepsBlocksApart(t *testing.T) {
 		}
 		var have []held
 		refused := 0
-		for i := range 3000 {
-			if rng.IntN(2) == 0 {
-				n := rng.IntN(8*Block) + 1
+		for i := range 2000 {
+			if rng.IntN(5) < 3 {
+				n := rng.IntN(max(8, pages/8)*Block) + 1
 				b, ok := a.Alloc(n)
 				if !ok {
 					refused++
