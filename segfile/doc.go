@@ -1,0 +1,26 @@
+// Package segfile keeps segments in files: one file for each copy of a segment.
+//
+// A [Writer] is the open file of a new segment; whoever owns it plans flushes,
+// writes them to its File and tells it with [Writer.Advance]. A [Reader] reads a
+// segment's frames, a [Pool] gives files to new segments and takes those of
+// deleted ones back, a [ProducerTable] remembers how far each producer has come.
+// [Recover] says what a file holds after a stop that nobody announced, and
+// [Verify] reads all of a file and names every byte that is not as it should be.
+//
+// One goroutine at a time owns a Writer or a ProducerTable. Anything else here may
+// be shared; [Writer.Find] and [Writer.FindTime] may run beside the owner.
+//
+// What it promises:
+//   - a segment lives under its name only after its header, its empty latch and
+//     the table of producers it starts from are durable, so no file under a
+//     segment's name was ever half made;
+//   - a block that was written is never written again, but for the latch, once;
+//   - a fenced file says where it ends for ever; a latch that is neither empty nor
+//     valid is damage, never an open file;
+//   - recovery gives every record back that was acknowledged, none that was not
+//     sent, changes nothing by itself, and answers the same when asked again. What
+//     it cannot tell from damage it reports and leaves where it lies, in the file,
+//     between the last frame and the footer.
+//
+// format.go describes the bytes, recover.go what a crash may leave.
+package segfile

@@ -1,0 +1,471 @@
+package segfile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+)
+
+// PoolOptions says how much a Pool may keep and do. Zero values are production's.
+type PoolOptions struct {
+	SegmentBytes int64         // size a segment rolls at; 0 means 64 MiB
+	MaxBytes     int64         // most bytes kept ready; 0 means 8 segments, less than 0 none
+	PrepareRate  int64         // bytes of zeros written per second at most; 0 means 30 MB/s
+	Window       time.Duration // full segments of this long are what is kept ready; 0 means 30 s
+}
+
+func (o PoolOptions) withDefaults() PoolOptions {
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
+	o.MaxBytes = max(cmp.Or(o.MaxBytes, 8*o.SegmentBytes), 0)
+	o.PrepareRate = cmp.Or(o.PrepareRate, 30e6)
+	o.Window = cmp.Or(o.Window, 30*time.Second)
+	return o
+}
+
+// Pool makes the files of new segments. A durable write into blocks that were
+// written before is a pure data write, so it hands out files of deleted segments
+// first, then files of zeros that [Pool.Step] made ahead, and only then new ones.
+//
+// Files are made ahead at the rate at which segments were filled lately, so ten
+// lines into a new topic cost no zeros. All methods are safe for concurrent use.
+type Pool struct {
+	d disk.Disk
+	o PoolOptions
+
+	wake chan struct{} // tells Run that there may be work
+
+	mu    sync.Mutex // guards what follows; never held across I/O
+	num   uint64     // of the next file
+	free  []poolFile // by size
+	bytes int64      // of free and making
+	dead  []string   // names to remove
+	full  []time.Time
+	dirs  map[fence.TopicID]bool // topic directories whose names are durable
+	stats PoolStats
+
+	step   sync.Mutex // held by Step, also across I/O; guards what follows; before mu
+	making *making
+	paused time.Time // after an error: nothing is made before this
+}
+
+type poolFile struct {
+	num  uint64
+	kind poolKind
+	size int64
+}
+
+// PoolStats counts what a Pool did since it was opened, and what it holds.
+type PoolStats struct {
+	Files, Bytes                       int64 // ready
+	Recycled, Prepared, Grown, Removed uint64
+}
+
+// NewPool opens the pool of a tree and takes what an earlier run left in it.
+func NewPool(d disk.Disk, o PoolOptions) (*Pool, error) {
+	p := &Pool{d: d, o: o.withDefaults(), wake: make(chan struct{}, 1), dirs: map[fence.TopicID]bool{}}
+	for _, dir := range []string{poolDir, topicsDir} {
+		if err := d.Mkdir(dir); err != nil {
+			return nil, fmt.Errorf("segfile: pool: %w", err)
+		}
+	}
+	if err := d.SyncDir(""); err != nil {
+		return nil, fmt.Errorf("segfile: pool: %w", err)
+	}
+	list, err := d.List(poolDir)
+	if err != nil {
+		return nil, fmt.Errorf("segfile: pool: %w", err)
+	}
+	for _, e := range list {
+		n, kind, ok := parsePoolName(e.Name)
+		if !ok || e.Dir {
+			continue // not ours: Classify reports it
+		}
+		p.num = max(p.num, n+1)
+		if err := p.adopt(n, kind, e.Size); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// adopt takes one file that was in the pool when it was opened.
+//
+// A crash between the rename of a new segment and the sync of the pool's
+// directory may bring the pool's name back beside the segment's: such a name goes
+// and the file stays. A file of zeros may have been about to become a segment
+// when the crash came, so from now on it counts as one with an earlier life.
+func (p *Pool) adopt(n uint64, kind poolKind, size int64) error {
+	name := poolName(n, kind)
+	if kind != poolDel {
+		h, _, err := p.earlier(name, size)
+		if err != nil {
+			return err
+		}
+		if h != nil && p.exists(Name(h.ID)) {
+			if err := p.d.Remove(name); err != nil {
+				return fmt.Errorf("segfile: pool: %w", err)
+			}
+			return nil
+		}
+	}
+	if kind == poolNew {
+		if err := p.d.Rename(name, poolName(n, poolOld)); err != nil {
+			return fmt.Errorf("segfile: pool: %w", err)
+		}
+		kind = poolOld
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep(poolFile{n, kind, size})
+	return nil
+}
+
+// keep puts a file into the pool, or on the list of those to remove. The caller
+// holds mu.
+func (p *Pool) keep(f poolFile) {
+	if f.kind == poolDel || f.size < p.o.SegmentBytes/16 || p.bytes+f.size > p.o.MaxBytes {
+		p.dead = append(p.dead, poolName(f.num, f.kind))
+		p.poke()
+		return
+	}
+	i, _ := slices.BinarySearchFunc(p.free, f, func(a, b poolFile) int {
+		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(b.kind, a.kind))
+	})
+	p.free = slices.Insert(p.free, i, f)
+	p.bytes += f.size
+}
+
+func (p *Pool) exists(name string) bool {
+	f, err := p.d.Open(name, true)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+// earlier reads the header that a pool file has from its earlier life, nil if it
+// has none, and the salt of all that is in it, 0 when that is not known.
+func (p *Pool) earlier(name string, size int64) (h *header, salt uint64, err error) {
+	f, err := p.d.Open(name, true)
+	if err != nil {
+		return nil, 0, fmt.Errorf("segfile: pool: %w", err)
+	}
+	defer f.Close()
+	return earlier(f, size)
+}
+
+func earlier(f disk.File, size int64) (h *header, salt uint64, err error) {
+	b := make([]byte, DataStart)
+	if n, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, fmt.Errorf("segfile: pool: %w", err)
+	} else if n < DataStart {
+		return nil, 0, nil
+	}
+	old, state, _ := readHeader(b)
+	if state != headerValid {
+		return nil, 0, nil
+	}
+	s := readSlots(b, old.Salt)
+	if end, ok := s.current(); ok && alignBlock(end.footer+end.length) >= size {
+		salt = old.Salt // all of the file is of that life
+	}
+	return &old, salt, nil
+}
+
+// take removes the largest file from the pool.
+func (p *Pool) take() (f poolFile, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.free)
+	if n == 0 {
+		f = poolFile{num: p.num, kind: poolNew}
+		p.num++
+		return f, false
+	}
+	f = p.free[n-1]
+	p.free = p.free[:n-1]
+	p.bytes -= f.size
+	p.poke()
+	return f, true
+}
+
+// Create makes the file of a new segment and starts it with what the range knows
+// of its producers (nil: nothing). The Writer keeps the table. When it returns,
+// header, empty latch, start mark and every name up to the root are durable.
+func (p *Pool) Create(ctx context.Context, m Meta, table *ProducerTable) (*Writer, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	if table == nil {
+		table = NewProducerTable(m.Start, m.End)
+	}
+	if start, end := table.Bounds(); start != m.Start || end != m.End {
+		return nil, fmt.Errorf("segfile: %s: producer table covers [%d, %d), the range [%d, %d)", m.ID, start, end, m.Start, m.End)
+	}
+	if p.exists(Name(m.ID)) {
+		return nil, fmt.Errorf("segfile: create %s: %w", Name(m.ID), fs.ErrExist)
+	}
+	if err := p.ensureDir(m.ID.Range.Topic); err != nil {
+		return nil, err
+	}
+	f, ready := p.take()
+	w, err := p.create(m, table, f, ready)
+	if err != nil {
+		p.scrap(f)
+		return nil, err
+	}
+	p.mu.Lock()
+	switch {
+	case !ready:
+		p.stats.Grown++
+	case f.kind == poolNew:
+		p.stats.Prepared++
+	default:
+		p.stats.Recycled++
+	}
+	p.mu.Unlock()
+	return w, nil
+}
+
+// create goes through a segment's birth. Header, latch slots and start mark are
+// one write under the pool's name: a crash in it leaves a pool file. The rename
+// comes after, so a segment's name never stands for a half-made file or for an
+// earlier life's latch. Then both directories: the new name must not be lost, and
+// the pool's must not come back for a file that holds acknowledged records.
+func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*Writer, error) {
+	name := poolName(pf.num, pf.kind)
+	hdr := header{Meta: m}
+	var file disk.File
+	var err error
+	if ready {
+		file, err = p.d.Open(name, false)
+	} else {
+		file, err = p.d.Create(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("segfile: create %s: %w", Name(m.ID), err)
+	}
+	fail := func(err error) (*Writer, error) {
+		file.Close()
+		return nil, fmt.Errorf("segfile: create %s: %w", Name(m.ID), err)
+	}
+	if ready {
+		if hdr.blocks, err = file.Size(); err != nil {
+			return fail(err)
+		}
+		if pf.kind == poolOld {
+			hdr.recycled = true
+			if _, hdr.stale, err = earlier(file, hdr.blocks); err != nil {
+				return fail(err)
+			}
+		}
+	}
+	mark, err := startMark(&hdr, table)
+	if err != nil {
+		return fail(err)
+	}
+	b := make([]byte, DataStart+alignBlock(int64(len(mark))))
+	hdr.put(b)
+	copy(b[DataStart:], mark)
+	if err := file.WriteAt(b, 0); err != nil {
+		return fail(err)
+	}
+	if err := p.d.Rename(name, Name(m.ID)); err != nil {
+		return fail(err)
+	}
+	for _, dir := range []string{Dir(m.ID.Range.Topic), poolDir} {
+		if err := p.d.SyncDir(dir); err != nil {
+			// Nothing was acknowledged in it; back under a pool's name it is only waste.
+			if p.d.Rename(Name(m.ID), name) != nil {
+				err = fmt.Errorf("%w (the empty file is left behind)", err)
+			}
+			return fail(err)
+		}
+	}
+	return &Writer{
+		d: p.d, pool: p, file: file, hdr: hdr, pos: int64(len(b)), latch: fence.NewLatch(m.Base),
+		tally: tally{next: m.Base, table: table},
+	}, nil
+}
+
+// scrap has a file removed that a failed Create left in an unknown state.
+func (p *Pool) scrap(f poolFile) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = append(p.dead, poolName(f.num, f.kind))
+	p.poke()
+}
+
+// ensureDir makes a topic's directory, once, with its name durable.
+func (p *Pool) ensureDir(t fence.TopicID) error {
+	p.mu.Lock()
+	known := p.dirs[t]
+	p.mu.Unlock()
+	if known {
+		return nil
+	}
+	if err := p.d.Mkdir(Dir(t)); err != nil {
+		return fmt.Errorf("segfile: topic directory: %w", err)
+	}
+	if err := p.d.SyncDir(topicsDir); err != nil {
+		return fmt.Errorf("segfile: topic directory: %w", err)
+	}
+	p.mu.Lock()
+	p.dirs[t] = true
+	p.mu.Unlock()
+	return nil
+}
+
+// RemoveTopic removes a deleted topic's directory if it is empty.
+func (p *Pool) RemoveTopic(t fence.TopicID) error {
+	p.mu.Lock()
+	delete(p.dirs, t)
+	p.mu.Unlock()
+	if err := p.d.Remove(Dir(t)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("segfile: topic directory: %w", err)
+	}
+	return nil
+}
+
+// Recycle takes the files of deleted segments. Nobody may hold them open any more:
+// they may be overwritten as soon as it returns. When it returns, their names are
+// durably gone; what is too much or too small to keep is removed by Step.
+func (p *Pool) Recycle(names ...string) error {
+	var kept []poolFile
+	dirs := map[string]bool{}
+	var failed error
+	for _, name := range names {
+		f, err := p.retire(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			dirs[path.Dir(name)] = true // gone, but perhaps not durably
+			continue
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		kept = append(kept, f)
+		dirs[path.Dir(name)] = true
+	}
+	// A name that came back would stand for the new segment's bytes.
+	for _, dir := range slices.Sorted(keys(dirs)) {
+		if err := p.d.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return errors.Join(failed, fmt.Errorf("segfile: recycle: %w", err)) // the files wait in the pool for the next start
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range kept {
+		p.keep(f)
+	}
+	return failed
+}
+
+// retire moves one file under a name of the pool.
+func (p *Pool) retire(name string) (poolFile, error) {
+	if _, ok := ParseName(name); !ok {
+		return poolFile{}, fmt.Errorf("%w: %s", ErrForeign, name)
+	}
+	f, err := p.d.Open(name, true)
+	if err != nil {
+		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
+	}
+	size, err := f.Size()
+	f.Close()
+	if err != nil {
+		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
+	}
+	p.mu.Lock()
+	pf := poolFile{p.num, poolOld, size}
+	p.num++
+	p.mu.Unlock()
+	if err := p.d.Rename(name, poolName(pf.num, pf.kind)); err != nil {
+		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
+	}
+	if err := p.d.Remove(name + lossSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
+	}
+	return pf, nil
+}
+
+// Shrink removes ready files until at most keep bytes are left: what to do first
+// when the disk is full.
+func (p *Pool) Shrink(keep int64) error {
+	p.step.Lock()
+	defer p.step.Unlock()
+	if p.making != nil {
+		p.abandon()
+	}
+	p.mu.Lock()
+	for len(p.free) > 0 && p.bytes > keep {
+		f := p.free[len(p.free)-1]
+		p.free = p.free[:len(p.free)-1]
+		p.bytes -= f.size
+		p.dead = append(p.dead, poolName(f.num, f.kind))
+	}
+	n := len(p.dead)
+	p.mu.Unlock()
+	var failed error
+	for range n {
+		failed = errors.Join(failed, p.removeOne())
+	}
+	return failed
+}
+
+// Stats says what the pool holds and did.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.Files, s.Bytes = int64(len(p.free)), p.bytes
+	return s
+}
+
+// noteFull hears that a segment was fenced at size bytes.
+func (p *Pool) noteFull(size int64, now time.Time) {
+	if size < p.o.SegmentBytes/2 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.full) == 256 {
+		p.full = append(p.full[:0], p.full[1:]...)
+	}
+	p.full = append(p.full, now)
+	p.poke()
+}
+
+func (p *Pool) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func keys(m map[string]bool) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// isPool says whether a name lies in the pool's directory.
+func isPool(name string) (base string, ok bool) { return strings.CutPrefix(name, poolDir+"/") }

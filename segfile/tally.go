@@ -1,0 +1,56 @@
+package segfile
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// tally is what the frames of a file add up to, taken one by one in order: what
+// the footer records. The writer adds as it plans, recovery and verification as
+// they read, and all three come to the same.
+//
+// Marks count for nothing: a copy may have more of them than another.
+type tally struct {
+	next   uint64 // offset after the last record
+	bytes  uint64 // frames without padding
+	frames uint64
+	digest uint64
+	index  index
+	table  *ProducerTable
+
+	minTime, maxTime int64 // ms, of records with a time; both 0 = none had one
+}
+
+// identitySize is how much of a header belongs to a frame's identity: everything
+// before the durable position. The payload is in it by its hash.
+const identitySize = 112
+
+func (t *tally) add(pos int64, h *record.Head) {
+	if h.Mark() {
+		return
+	}
+	t.index.add(entry{offset: h.Base, pos: pos, before: t.maxTime})
+	t.next = h.Next()
+	t.bytes += uint64(h.FrameLen)
+	t.frames++
+	t.digest = chain(t.digest, h)
+	t.table.Update(h)
+	// A time of 0 or less is no time: nothing may be thought old because of it.
+	if h.MaxTime > 0 {
+		t.maxTime = max(t.maxTime, h.MaxTime)
+		if low := max(h.MinTime, 1); t.minTime == 0 || low < t.minTime {
+			t.minTime = low
+		}
+	}
+}
+
+// chain adds one frame's identity to a digest of those before it.
+func chain(digest uint64, h *record.Head) uint64 {
+	var b [8 + record.HeaderSize]byte
+	binary.LittleEndian.PutUint64(b[:], digest)
+	h.Put(b[8:], 0)
+	return xxh3.Hash(b[:8+identitySize])
+}

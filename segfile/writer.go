@@ -1,0 +1,185 @@
+package segfile
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Writer is the open file of a segment that takes appends. It does no I/O for
+// them: the owner stamps frames with NextOffset and Salt, writes them as one flush
+// at Position, durably, and calls Advance when it planned the flush. It is made by
+// [Pool.Create]; after a restart there is none, only [Recover].
+type Writer struct {
+	d    disk.Disk
+	pool *Pool // hears of full segments; may be nil
+	file disk.File
+	hdr  header
+
+	// The owner's.
+	pos    int64
+	tally  tally
+	latch  fence.Latch
+	footer int64 // where it ends, once fenced
+}
+
+// File is what flushes are written to.
+func (w *Writer) File() disk.File { return w.file }
+
+// Meta is what the file's header says.
+func (w *Writer) Meta() Meta { return w.hdr.Meta }
+
+// Position is where the next flush goes.
+func (w *Writer) Position() int64 { return w.pos }
+
+// NextOffset is the offset of the next record.
+func (w *Writer) NextOffset() uint64 { return w.tally.next }
+
+// End is where the segment ends when everything planned is durable.
+func (w *Writer) End() fence.End {
+	return fence.End{Offset: w.tally.next, Position: w.pos, Bytes: w.tally.bytes}
+}
+
+// Table is what the range knows of its producers, planned batches included. It
+// belongs to the owner of the Writer.
+func (w *Writer) Table() *ProducerTable { return w.tally.table }
+
+// Latch is open until Fence.
+func (w *Writer) Latch() fence.Latch { return w.latch }
+
+// Times are the smallest and largest time of the records, in ms; false when none
+// has one.
+func (w *Writer) Times() (minTime, maxTime int64, ok bool) {
+	return w.tally.minTime, w.tally.maxTime, w.tally.minTime != 0
+}
+
+// Advance notes a flush of flushLen bytes at pos that carries the frames of heads,
+// the first at pos, the others behind it on boundaries of record.FrameAlign. It
+// does not say that anything is durable. A flush that is not where the Writer
+// stands, or a frame with another base offset, is a bug and panics.
+func (w *Writer) Advance(pos, flushLen int64, heads []record.Head) {
+	if pos != w.pos || flushLen <= 0 || flushLen%block != 0 || w.latch.State() != fence.Open {
+		panic(fmt.Sprintf("segfile: %s: flush of %d bytes at %d, the writer stands at %d (%v)", w.file.Name(), flushLen, pos, w.pos, w.latch.State()))
+	}
+	at := pos
+	for i := range heads {
+		h := &heads[i]
+		if h.Base != w.tally.next || h.Durable > pos {
+			panic(fmt.Sprintf("segfile: %s: frame at %d has base %d and durable position %d, want %d and at most %d", w.file.Name(), at, h.Base, h.Durable, w.tally.next, pos))
+		}
+		w.tally.add(at, h)
+		at += alignFrame(int64(h.FrameLen))
+	}
+	if at > pos+flushLen {
+		panic(fmt.Sprintf("segfile: %s: frames of a flush of %d bytes take %d", w.file.Name(), flushLen, at-pos))
+	}
+	w.pos += flushLen
+}
+
+// Find is the position of a frame from which offset can be reached by reading on;
+// it may run beside the owner. Nothing is said of whether that is durable yet.
+func (w *Writer) Find(offset uint64) int64 {
+	if e, ok := w.tally.index.find(offset); ok {
+		return e.pos
+	}
+	return DataStart
+}
+
+// FindTime is Find for the first record whose time is ms or later.
+func (w *Writer) FindTime(ms int64) int64 {
+	if e, ok := w.tally.index.findTime(ms); ok {
+		return e.pos
+	}
+	return DataStart
+}
+
+// Proof appends to buf a flush of its own without records, to be written at
+// Position and told to Advance when all before it is durable: then recovery can
+// prove all before it. For an idle or closing segment.
+func (w *Writer) Proof(buf []byte) ([]byte, record.Head, error) {
+	return proofMark(buf, w.tally.next, w.pos, w.hdr.Salt)
+}
+
+// WriteProof writes a proof, durably. Everything planned must be durable.
+func (w *Writer) WriteProof() error {
+	b, h, err := w.Proof(nil)
+	if err != nil {
+		return err
+	}
+	if err := w.file.WriteAt(b, w.pos); err != nil {
+		return fmt.Errorf("segfile: proof: %w", err)
+	}
+	w.Advance(w.pos, int64(len(b)), []record.Head{h})
+	return nil
+}
+
+// Fence closes the segment at end for good: the footer becomes durable, then the
+// latch, in two writes. The owner has stopped taking appends and everything it
+// planned is durable, so end must be [Writer.End]; anything else is an [ErrEnd].
+// Fencing again answers the same latch. After an error the file may be fenced or
+// not, and only [Recover] knows.
+func (w *Writer) Fence(end fence.End, now int64, fenceID uint64) (fence.Latch, error) {
+	if w.latch.State() == fence.Open && end != w.End() {
+		return w.latch, fmt.Errorf("%w: %s: fence at %+v, planned up to %+v", ErrEnd, w.file.Name(), end, w.End())
+	}
+	latch, err := w.latch.Fence(end, fenceID, now)
+	if err != nil || w.latch.State() != fence.Open {
+		return w.latch, err
+	}
+	f := w.tally.footer(w.hdr.Base, w.pos, nil, Cut{})
+	at, err := writeFence(w.file, &f, slot{end: end, fenceID: fenceID, at: now, footer: w.pos}, w.hdr.Salt)
+	if err != nil {
+		return w.latch, err
+	}
+	w.latch, w.footer = latch, at
+	if w.pool != nil {
+		w.pool.noteFull(at, time.UnixMilli(now))
+	}
+	return latch, nil
+}
+
+// writeFence makes a footer durable at s.footer and then both latch slots, and
+// answers where the footer ends. A crash before the second write leaves an open
+// file with a footer that nothing leads to.
+func writeFence(f disk.File, ft *footer, s slot, salt uint64) (end int64, err error) {
+	b, n := ft.encode(salt)
+	if err := f.WriteAt(b, s.footer); err != nil {
+		return 0, fmt.Errorf("segfile: footer: %w", err)
+	}
+	s.length = n
+	latch := make([]byte, 2*block)
+	s.put(latch, 'A', salt)
+	s.put(latch[block:], 'B', salt)
+	if err := f.WriteAt(latch, slotA); err != nil {
+		return 0, fmt.Errorf("segfile: latch: %w", err)
+	}
+	return s.footer + int64(len(b)), nil
+}
+
+// Trim gives the blocks behind the footer back. It may take long: keep it off the
+// path of anybody who waits. A crash at any time costs only the blocks.
+func (w *Writer) Trim() error {
+	if w.latch.State() == fence.Open {
+		return fmt.Errorf("%w: %s", ErrOpen, w.file.Name())
+	}
+	return trim(w.file, w.footer)
+}
+
+func trim(f disk.File, end int64) error {
+	size, err := f.Size()
+	if err == nil && size > end {
+		err = f.Truncate(end)
+	}
+	if err != nil {
+		return fmt.Errorf("segfile: trim: %w", err)
+	}
+	return nil
+}
+
+// Close closes the file, fenced or not. Operations in flight finish first.
+func (w *Writer) Close() error { return w.file.Close() }
+
+func alignFrame(n int64) int64 { return (n + record.FrameAlign - 1) &^ (record.FrameAlign - 1) }
