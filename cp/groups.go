@@ -1,0 +1,176 @@
+package cp
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/ringfence/ringfence/fence"
+)
+
+// group is a consumer group of one topic. It is never changed in place.
+type group struct {
+	generation uint64
+	positions  map[uint32]Position // by the sequence of the range
+}
+
+// Groups visits the names of a topic's groups in order.
+func (s *State) Groups(topic string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		t := s.topic(topic)
+		if t == nil {
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(t.groups)) {
+			if !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+// Generation is a group's generation, false if there is no such group.
+func (s *State) Generation(group, topic string) (uint64, bool) {
+	if t := s.topic(topic); t != nil && t.groups[group] != nil {
+		return t.groups[group].generation, true
+	}
+	return 0, false
+}
+
+// Positions are the positions a group has committed, by range; nil if it never
+// did. A range that was split or merged keeps its position until every child
+// has one. The map is the caller's, the positions in it are not to be modified.
+func (s *State) Positions(group, topic string) map[fence.RangeID]Position {
+	t := s.topic(topic)
+	if t == nil || t.groups[group] == nil {
+		return nil
+	}
+	g := t.groups[group]
+	all := make(map[fence.RangeID]Position, len(g.positions))
+	for seq, p := range g.positions {
+		all[t.rangeID(seq)] = p
+	}
+	return all
+}
+
+// Position is where a group goes on reading a range: what it committed there,
+// else what it committed in the ranges this one comes from. It names every
+// source that is not finished. The result is false for a group that committed
+// nothing on the way: it reads every source from its start.
+//
+// A range that was merged while the group was behind in an ancestor of both
+// halves goes on at the lower of the two offsets, so as to lose nothing.
+func (s *State) Position(group string, id fence.RangeID) (Position, bool) {
+	t := s.topicByID(id.Topic)
+	if t == nil || t.rng(id.Seq) == nil || t.groups[group] == nil {
+		return nil, false
+	}
+	p := (&resume{t: t, g: t.groups[group]}).position(id.Seq)
+	return maps.Clone(p), p != nil
+}
+
+// resume computes positions of one group, each range once.
+type resume struct {
+	t    *topic
+	g    *group
+	done map[uint32]Position
+}
+
+// position is nil when the group committed neither in the range nor before it.
+func (w *resume) position(seq uint32) Position {
+	if p, ok := w.g.positions[seq]; ok {
+		return w.t.unfinished(p)
+	}
+	r := w.t.ranges[seq].rec
+	if len(r.From) == 0 || len(w.g.positions) == 0 {
+		return nil
+	}
+	if p, ok := w.done[seq]; ok {
+		return p
+	}
+	var sum Position
+	for _, parent := range r.From {
+		if p := w.position(parent.Seq); p != nil {
+			sum = sum.union(p)
+		}
+	}
+	if sum != nil {
+		for _, parent := range r.From {
+			if w.position(parent.Seq) == nil {
+				sum = sum.union(w.t.start(parent.Seq))
+			}
+		}
+		sum = w.t.unfinished(sum.union(Position{r.ID: 0}))
+	}
+	if w.done == nil {
+		w.done = map[uint32]Position{}
+	}
+	w.done[seq] = sum
+	return sum
+}
+
+// union is a new position with the sources of both, at the lower offset.
+func (p Position) union(q Position) Position {
+	sum := make(Position, len(p)+len(q))
+	maps.Copy(sum, p)
+	for source, offset := range q {
+		if have, ok := sum[source]; !ok || offset < have {
+			sum[source] = offset
+		}
+	}
+	return sum
+}
+
+// start is the position of a reader that has read nothing of a range.
+func (t *topic) start(seq uint32) Position {
+	r := t.ranges[seq].rec
+	p := make(Position, len(r.Parents)+1)
+	for _, source := range r.Parents {
+		p[source] = 0
+	}
+	p[r.ID] = 0
+	return p
+}
+
+// unfinished is p without the sources that it has read to their known ends, and
+// with no offset past one.
+func (t *topic) unfinished(p Position) Position {
+	out := make(Position, len(p))
+	for source, offset := range p {
+		r := t.ranges[source.Seq]
+		if end, known := r.end(); known && offset >= end {
+			if r.rec.Phase == Sealed {
+				continue
+			}
+			offset = end
+		}
+		out[source] = offset
+	}
+	return out
+}
+
+func (t *topic) rangeID(seq uint32) fence.RangeID { return fence.RangeID{Topic: t.rec.ID, Seq: seq} }
+
+func validGroup(name string) bool { return name != "" && len(name) <= MaxName }
+
+// enter finds a group that a command of this generation may change, or a new
+// one.
+func (s *State) enter(topicName, name string, generation uint64) (*topic, *group, error) {
+	t, err := s.open(topicName)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !validGroup(name) {
+		return nil, nil, ErrInvalidGroup
+	}
+	g := t.groups[name]
+	switch {
+	case g == nil && len(t.groups) >= MaxGroups:
+		return nil, nil, ErrLimit
+	case g == nil:
+		g = &group{}
+	case generation < g.generation:
+		return t, g, ErrStaleGeneration
+	}
+	return t, g, nil
+}
