@@ -11,36 +11,6 @@ type Batch struct {
 	frame   []byte // header and payload as they were given
 	payload []byte // decompressed
 	columns
-	ends []byte // where records end: header ends, or value ends
-}
-
-// columns are the vectors of a payload, absent ones nil.
-type columns struct {
-	data                           []byte
-	keyEnds, valueEnds, headerEnds []byte // uint32
-	sequences                      []byte // uint32
-	timestamps                     []byte // int64
-	nullKeys, nullValues           []byte // bits
-}
-
-// set says which of the optional columns there are.
-func (c *columns) set() (cols columnSet) {
-	if c.headerEnds != nil {
-		cols |= hasHeaders
-	}
-	if c.sequences != nil {
-		cols |= hasSequences
-	}
-	if c.timestamps != nil {
-		cols |= hasTimestamps
-	}
-	if c.nullKeys != nil {
-		cols |= hasNullKeys
-	}
-	if c.nullValues != nil {
-		cols |= hasNullValues
-	}
-	return cols
 }
 
 func entry(column []byte, i int) uint32 { return binary.LittleEndian.Uint32(column[4*i:]) }

@@ -37,7 +37,7 @@ type Builder struct {
 // pending is a record whose place is reserved.
 type pending struct {
 	valid                       bool
-	keyNull, valueNull          bool
+	cols                        columnSet // optional columns that it needs, sequences aside
 	keyEnd, valueEnd, headerEnd int
 	timestamp                   int64
 }
@@ -111,10 +111,10 @@ func (b *Builder) Reserve(keyLen, valueLen int, headers []Header, timestamp int6
 	}
 	at := HeaderSize + dataAt
 	p := &b.pending
-	if !p.keyNull {
+	if p.cols&hasNullKeys == 0 {
 		key = b.buf[at+b.size : at+p.keyEnd : at+p.keyEnd]
 	}
-	if !p.valueNull {
+	if p.cols&hasNullValues == 0 {
 		value = b.buf[at+p.keyEnd : at+p.valueEnd : at+p.valueEnd]
 	}
 	return key, value, nil
@@ -155,43 +155,44 @@ func (b *Builder) sequenceColumn(seq uint64) columnSet {
 	return hasSequences
 }
 
-// reserve makes room for a record that needs the columns cols as well, and copies
-// its headers there.
+// reserve makes room for a record that also needs the columns cols, and copies its
+// headers there.
 func (b *Builder) reserve(keyLen, valueLen int, headers []Header, timestamp int64, cols columnSet) error {
-	b.pending.valid = false
-	p := pending{valid: true, timestamp: timestamp, keyNull: keyLen < 0, valueNull: valueLen < 0}
-	p.keyEnd = b.size + max(keyLen, 0)
-	p.valueEnd = p.keyEnd + max(valueLen, 0)
-	p.headerEnd = p.valueEnd
+	// In place, field by field: a copy of the whole stalls on stores of other sizes.
+	p, n := &b.pending, len(b.keyEnds)
+	p.valid = false
+	if max(keyLen, valueLen) > MaxFrame { // before a sum can overflow
+		return ErrRecordTooLarge
+	}
+	headerLen := 0
 	if len(headers) != 0 {
-		n, err := headersSize(headers)
-		if err != nil {
+		var err error
+		if headerLen, err = headersSize(headers); err != nil {
 			return err
 		}
-		p.headerEnd += n
 		cols |= hasHeaders
 	}
-	if p.keyNull {
-		cols |= hasNullKeys
+	if keyLen < 0 {
+		keyLen, cols = 0, cols|hasNullKeys
 	}
-	if p.valueNull {
-		cols |= hasNullValues
+	if valueLen < 0 {
+		valueLen, cols = 0, cols|hasNullValues
 	}
-	n := len(b.keyEnds)
 	if n != 0 && timestamp != b.minTime {
 		cols |= hasTimestamps
 	}
-	switch {
-	case max(keyLen, valueLen) > MaxFrame: // before a sum can overflow
-		return ErrRecordTooLarge
-	case n == MaxRecords || !b.fits(n+1, p.headerEnd, b.cols|cols):
-		if !b.fits(1, p.headerEnd-b.size, cols&^(hasTimestamps|hasSequences)) {
+	size := keyLen + valueLen + headerLen
+	if n == MaxRecords || !b.fits(n+1, b.size+size, b.cols|cols) {
+		if !b.fits(1, size, cols&^(hasTimestamps|hasSequences)) {
 			return ErrRecordTooLarge
 		}
 		return ErrBatchFull
 	}
-	b.pending = p
-	if len(headers) != 0 {
+	p.keyEnd = b.size + keyLen
+	p.valueEnd = p.keyEnd + valueLen
+	p.headerEnd = b.size + size
+	p.timestamp, p.cols, p.valid = timestamp, cols&^hasSequences, true
+	if headerLen != 0 {
 		at := HeaderSize + dataAt
 		putHeaders(b.buf[at+p.valueEnd:at+p.headerEnd], headers)
 	}
@@ -208,16 +209,14 @@ func (b *Builder) fits(n, size int, cols columnSet) bool {
 // commit adds the pending record. It cannot fail.
 func (b *Builder) commit(key []byte, seq uint64) {
 	p := &b.pending
-	n := len(b.keyEnds)
-	if n == 0 {
+	if len(b.keyEnds) == 0 {
 		b.firstSeq = seq
 	}
-	if rare := b.cols | b.sequenceColumn(seq); rare != 0 || p.headerEnd != p.valueEnd || p.keyNull || p.valueNull ||
-		n != 0 && p.timestamp != b.minTime {
-		b.commitColumns(seq)
+	if cols := p.cols | b.sequenceColumn(seq); b.cols|cols != 0 {
+		b.commitColumns(seq, cols)
 	}
-	pos := uint32(0)
-	if p.keyNull {
+	var pos uint32
+	if p.cols&hasNullKeys != 0 {
 		pos = b.keyless.position(b.producer, seq)
 	} else {
 		pos = Position(key)
@@ -231,42 +230,43 @@ func (b *Builder) commit(key []byte, seq uint64) {
 }
 
 // commitColumns adds the pending record to the optional columns, and starts those
-// that it is the first to need: the records before it get what their absence
-// meant.
-func (b *Builder) commitColumns(seq uint64) {
+// of cols that are new: the records before it get what their absence meant.
+func (b *Builder) commitColumns(seq uint64, cols columnSet) {
 	p, n := &b.pending, len(b.keyEnds)
-	if b.cols&hasHeaders == 0 && p.headerEnd != p.valueEnd {
-		b.cols |= hasHeaders
-		b.headerEnds = append(b.headerEnds, b.valueEnds...)
+	if added := cols &^ b.cols; added != 0 {
+		b.startColumns(added)
 	}
 	if b.cols&hasHeaders != 0 {
 		b.headerEnds = append(b.headerEnds, uint32(p.headerEnd))
 	}
-	if b.cols&hasTimestamps == 0 && n != 0 && p.timestamp != b.minTime {
-		b.cols |= hasTimestamps
-		for range n {
-			b.timestamps = append(b.timestamps, b.minTime)
-		}
-	}
 	if b.cols&hasTimestamps != 0 {
 		b.timestamps = append(b.timestamps, p.timestamp)
-	}
-	if need := b.sequenceColumn(seq); b.cols&hasSequences == 0 && need != 0 {
-		b.cols |= hasSequences
-		for i := range n {
-			b.sequences = append(b.sequences, uint32(i))
-		}
 	}
 	if b.cols&hasSequences != 0 {
 		b.sequences = append(b.sequences, uint32(seq-b.firstSeq))
 	}
-	if p.keyNull {
-		b.cols |= hasNullKeys
+	if cols&hasNullKeys != 0 {
 		b.nullKeys = setBit(b.nullKeys, n)
 	}
-	if p.valueNull {
-		b.cols |= hasNullValues
+	if cols&hasNullValues != 0 {
 		b.nullValues = setBit(b.nullValues, n)
+	}
+}
+
+func (b *Builder) startColumns(added columnSet) {
+	b.cols |= added
+	if added&hasHeaders != 0 {
+		b.headerEnds = append(b.headerEnds, b.valueEnds...)
+	}
+	if added&hasTimestamps != 0 {
+		for range b.keyEnds {
+			b.timestamps = append(b.timestamps, b.minTime)
+		}
+	}
+	if added&hasSequences != 0 {
+		for i := range b.keyEnds {
+			b.sequences = append(b.sequences, uint32(i))
+		}
 	}
 }
 
@@ -353,9 +353,12 @@ func (w *columnWriter) uint32s(f int, column []uint32) {
 		return
 	}
 	out := w.vector(f, len(column), 4)
+	for len(column) >= 2 && len(out) >= 8 {
+		binary.LittleEndian.PutUint64(out, uint64(column[0])|uint64(column[1])<<32)
+		column, out = column[2:], out[8:]
+	}
 	for _, v := range column {
 		binary.LittleEndian.PutUint32(out, v)
-		out = out[4:]
 	}
 }
 

@@ -51,7 +51,7 @@ var (
 	})
 	zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 		return zstd.NewReader(nil, zstd.WithDecoderConcurrency(coders()), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxMemory(MaxFrame), zstd.WithDecodeAllCapLimit(true))
+			zstd.WithDecoderMaxMemory(MaxFrame), zstd.WithDecoderMaxWindow(MaxFrame), zstd.WithDecodeAllCapLimit(true))
 	})
 	compressed = sync.Pool{New: func() any { return new([]byte) }}
 )
@@ -125,8 +125,11 @@ func (s *Scratch) decompress(c Codec, p []byte, rawLen int) ([]byte, error) {
 			return nil, fmt.Errorf("record: zstd: %w", err)
 		}
 		out, err := dec.DecodeAll(p, dst[:0])
-		if err != nil || len(out) != rawLen {
-			return nil, corruptAt(0, "zstd payload does not decompress to the length announced")
+		if err != nil {
+			return nil, corruptAt(0, "zstd payload does not decompress: "+err.Error())
+		}
+		if len(out) != rawLen {
+			return nil, corruptAt(0, "zstd payload decompresses to another length")
 		}
 		return out, nil
 	}
