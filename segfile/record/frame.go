@@ -45,10 +45,11 @@ func IdentityOfChecked(header []byte) uint64 {
 	return identity(header, binary.LittleEndian.Uint64(header[offHash:]))
 }
 
+// identity hashes the header up to the durable position, then the payload's hash.
 func identity(header []byte, payload uint64) uint64 {
-	var b [offDurable]byte
-	copy(b[:], header)
-	binary.LittleEndian.PutUint64(b[offHash:], payload)
+	var b [offDurable + 8]byte
+	copy(b[:offDurable], header)
+	binary.LittleEndian.PutUint64(b[offDurable:], payload)
 	return xxh3.Hash(b[:])
 }
 

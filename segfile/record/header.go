@@ -34,10 +34,11 @@ import (
 //	120    4 zero
 //	124    4 crc       CRC-32C of the 124 bytes before it, begun with the salt
 //
-// The CRC begins with the two halves of the segment's salt XORed, in place of 0,
-// so bytes of another segment, or of a recycled file's earlier life, never verify.
-// A frame that was not stored yet has salt 0: a plain CRC-32C. In every later
-// version magic, version and CRC stay where they are.
+// The CRC begins with the upper half of the product of the segment's salt and
+// 0x9e3779b97f4a7c15, in place of 0, so bytes of another segment, or of a recycled
+// file's earlier life, do not verify. A frame that was not stored yet has salt 0:
+// a plain CRC-32C. In every later version magic, version and CRC stay where they
+// are.
 //
 // A frame's identity, the same on every replica, is everything before durable.
 const (
@@ -110,8 +111,11 @@ func (h *Head) Next() uint64 { return h.Base + uint64(h.Count) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// saltFactor spreads salts that differ in few bits over the CRC's 32.
+const saltFactor = 0x9e3779b97f4a7c15
+
 func headerCRC(b []byte, salt uint64) uint32 {
-	return crc32.Update(uint32(salt>>32)^uint32(salt), castagnoli, b[:offCRC])
+	return crc32.Update(uint32(salt*saltFactor>>32), castagnoli, b[:offCRC])
 }
 
 // Put writes h to the first HeaderSize bytes of b, with the checksum of salt.
