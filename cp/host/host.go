@@ -1,0 +1,417 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lni/dragonboat/v4"
+	"github.com/lni/dragonboat/v4/client"
+	"github.com/lni/dragonboat/v4/config"
+	sm "github.com/lni/dragonboat/v4/statemachine"
+	"github.com/ringfence/ringfence/cp"
+)
+
+// Options say how to open a host. Only Dir is needed.
+type Options struct {
+	Dir     string        // the node's metadata; made if it does not exist
+	Vnodes  int           // fixed when the directory is formed; 0 means 4 then, and whatever it has later
+	Node    cp.NodeID     // this node's name, fixed likewise; "" means "node" then, and whatever it has later
+	Timeout time.Duration // of calls whose context has no deadline; 0 means 5 s
+	Logger  *slog.Logger  // nil means slog.Default()
+
+	// Form is asked before replicas are formed in a new directory; an error refuses.
+	// Whoever keeps data elsewhere can so notice that its metadata is gone.
+	Form func() error
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Dir == "" {
+		return o, errors.New("cp/host: Options.Dir is empty")
+	}
+	if o.Vnodes < 0 || o.Vnodes > maxVnodes {
+		return o, fmt.Errorf("cp/host: Options.Vnodes %d must be 1 to %d", o.Vnodes, maxVnodes)
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return o, fmt.Errorf("cp/host: %w", err)
+	}
+	o.Dir = dir
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Form == nil {
+		o.Form = func() error { return nil }
+	}
+	return o, nil
+}
+
+const (
+	maxVnodes     = 256
+	defaultVnodes = 4
+	defaultNode   = "node"
+
+	// deployment separates clusters that meet on a network by mistake; the node's
+	// identity does that job here, so it is dragonboat's default.
+	deployment = 1
+	// replica is the id of this node's replica in every group it formed.
+	replica = 1
+
+	// tick is dragonboat's clock. It only bounds how soon a forgotten request is
+	// dropped and a lost campaign repeated, so it is slow and costs nothing when idle.
+	tick = 50 * time.Millisecond
+)
+
+// Host is the metadata of one node.
+type Host struct {
+	log     *slog.Logger
+	opts    Options
+	id      *identity
+	formed  bool // by this Open
+	ring    cp.Ring
+	lock    *os.File
+	journal *journal
+	nh      *dragonboat.NodeHost
+	net     *alone
+	vnodes  []*vnode // by id, from 1
+	stop    chan struct{}
+	running sync.WaitGroup
+
+	closeOnce sync.Once
+	closeErr  error
+
+	failOnce sync.Once
+	failed   chan struct{} // closed after cause is set
+	cause    error
+}
+
+// vnode is one group's replica here.
+type vnode struct {
+	id      cp.VnodeID
+	shard   uint64 // dragonboat's name for the group, the same number
+	machine *machine
+	session *client.Session // does not track: a command is proposed once
+
+	inflight atomic.Int64 // bytes of commands waiting for their answer
+}
+
+// Open opens a directory and returns when every vnode accepts commands.
+func Open(o Options) (_ *Host, err error) {
+	if o, err = o.withDefaults(); err != nil {
+		return nil, err
+	}
+	h := &Host{log: o.Logger, opts: o, net: &alone{}, stop: make(chan struct{}), failed: make(chan struct{})}
+	register(h)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	if err := h.takeDir(); err != nil {
+		return nil, err
+	}
+	if err := h.identify(); err != nil {
+		return nil, err
+	}
+	h.ring = cp.NewRing(h.id.Vnodes)
+	db, err := h.openJournal()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.startNode(db); err != nil {
+		return nil, err
+	}
+	if err := h.startVnodes(); err != nil {
+		return nil, err
+	}
+	if !h.id.Formed {
+		h.id.Formed = true
+		if err := h.id.save(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	h.running.Go(h.maintain)
+	return h, nil
+}
+
+func (h *Host) raftDir() string { return filepath.Join(h.opts.Dir, "raft") }
+
+// takeDir makes the directory and locks it.
+func (h *Host) takeDir() error {
+	if err := os.MkdirAll(h.opts.Dir, 0o700); err != nil {
+		return fmt.Errorf("cp/host: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(h.opts.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("cp/host: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return errors.Join(fmt.Errorf("%w: %s", ErrLocked, h.opts.Dir), f.Close())
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cp/host: locking %s: %w", f.Name(), err), f.Close())
+	}
+	h.lock = f
+	return nil
+}
+
+// identify reads the identity, or decides that this is a new directory and writes
+// one. It refuses whatever does not fit.
+func (h *Host) identify() (err error) {
+	dir, o := h.opts.Dir, h.opts
+	if h.id, err = readIdentity(dir); err != nil {
+		return err
+	}
+	if h.id != nil && h.id.Formed {
+		if o.Vnodes != 0 && o.Vnodes != h.id.Vnodes {
+			return fmt.Errorf("%w: %s has %d vnodes, asked for %d; the number is fixed when a directory is formed",
+				ErrMismatch, dir, h.id.Vnodes, o.Vnodes)
+		}
+		if o.Node != "" && o.Node != h.id.Node {
+			return fmt.Errorf("%w: %s belongs to node %q, not %q", ErrMismatch, dir, h.id.Node, o.Node)
+		}
+		if _, err := os.Stat(h.raftDir()); errors.Is(err, os.ErrNotExist) {
+			return h.wiped("raft/ is gone")
+		} else if err != nil {
+			return fmt.Errorf("cp/host: %w", err)
+		}
+		return nil
+	}
+	if h.id == nil {
+		if _, err := os.Stat(h.raftDir()); err == nil {
+			return fmt.Errorf("%w: %s holds raft/ but no %s; put it back from the same copy, or move raft/ away to begin anew",
+				ErrWiped, dir, identityFile)
+		}
+	}
+	if err := o.Form(); err != nil {
+		return fmt.Errorf("cp/host: not forming metadata in %s: %w", dir, err)
+	}
+	// An earlier attempt to form never came to an end, so it answered nobody and
+	// what it left is worth nothing.
+	if err := os.RemoveAll(h.raftDir()); err != nil {
+		return fmt.Errorf("cp/host: %w", err)
+	}
+	h.formed = true
+	h.id = newIdentity(cmp.Or(o.Node, defaultNode), cmp.Or(o.Vnodes, defaultVnodes))
+	if err := h.id.save(dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(h.raftDir(), 0o700); err != nil {
+		return fmt.Errorf("cp/host: %w", err)
+	}
+	if err := syncDir(dir); err != nil {
+		return fmt.Errorf("cp/host: %w", err)
+	}
+	return nil
+}
+
+func (h *Host) wiped(what string) error {
+	return fmt.Errorf("%w: %s in %s, but %s says that replicas were formed (opened %d times); put the directory back from a copy, "+
+		"or move it away to begin anew without its topics", ErrWiped, what, h.opts.Dir, identityFile, h.id.Starts)
+}
+
+func (h *Host) openJournal() (*logDB, error) {
+	fs, err := newRaftFS(h.raftDir(), h.log)
+	if err != nil {
+		return nil, fmt.Errorf("cp/host: %w", err)
+	}
+	slots, names, err := openSlots(h.raftDir())
+	if err != nil {
+		return nil, err
+	}
+	start := func(last uint64) (uint64, error) { return h.id.start(h.opts.Dir, last) }
+	j, err := openJournal(slots, names, !h.id.Formed, start, h.log)
+	if err != nil {
+		errors.Join(slots[0].Close(), slots[1].Close())
+		if errors.Is(err, ErrWiped) {
+			err = h.wiped("the Raft log is gone")
+		}
+		return nil, err
+	}
+	h.journal = j
+	h.id.Starts = j.start
+	if err := h.id.save(h.opts.Dir); err != nil {
+		return nil, err
+	}
+	db := &logDB{journal: j, dir: h.raftDir(), fs: fs}
+	return db, db.checkSnapshots()
+}
+
+// startNode starts dragonboat. Its own two files of identity tie the directory to
+// a host name and may be torn by a crash; ours does that work, so they go.
+func (h *Host) startNode(db *logDB) error {
+	for _, name := range []string{"dragonboat.ds", "NODEHOST.ID"} {
+		if err := os.Remove(filepath.Join(h.raftDir(), name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cp/host: %w", err)
+		}
+	}
+	n := uint64(h.id.Vnodes)
+	workers := min(n, 4)
+	cfg := config.NodeHostConfig{
+		DeploymentID:   deployment,
+		NodeHostDir:    h.raftDir(),
+		RaftAddress:    string(h.id.Node),
+		RTTMillisecond: uint64(tick.Milliseconds()),
+		Expert: config.ExpertConfig{
+			LogDBFactory:     db,
+			TransportFactory: h.net,
+			FS:               db.fs,
+			LogDB:            config.GetTinyMemLogDBConfig(), // of the built-in store, which is not used
+			Engine: config.EngineConfig{
+				ExecShards: workers, CommitShards: 1, ApplyShards: workers, SnapshotShards: 2, CloseShards: 1,
+			},
+		},
+	}
+	return h.guard(func() (err error) {
+		if h.nh, err = dragonboat.NewNodeHost(cfg); err != nil {
+			return fmt.Errorf("cp/host: starting Raft: %w", err)
+		}
+		return nil
+	})
+}
+
+// startVnodes resumes or forms every vnode's replica and waits until all lead.
+func (h *Host) startVnodes() error {
+	errs := make([]error, h.id.Vnodes)
+	var wg sync.WaitGroup
+	for i, rv := range h.ring.Vnodes() {
+		shard := uint64(rv.ID)
+		v := &vnode{
+			id:      rv.ID,
+			shard:   shard,
+			machine: &machine{state: cp.NewState(), fail: h.fail},
+			session: h.nh.GetNoOPSession(shard),
+		}
+		h.vnodes = append(h.vnodes, v)
+		wg.Go(func() {
+			errs[i] = h.guard(func() error { return h.startVnode(v) })
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (h *Host) startVnode(v *vnode) error {
+	cfg := config.Config{
+		ShardID: v.shard, ReplicaID: replica,
+		ElectionRTT: 10, HeartbeatRTT: 1,
+		OrderedConfigChange: true,
+		WaitReady:           true,
+	}
+	members := map[uint64]dragonboat.Target{replica: string(h.id.Node)}
+	if h.id.Formed {
+		members = nil // resume: a group that was here once is never formed again
+	}
+	create := func(uint64, uint64) sm.IConcurrentStateMachine { return v.machine }
+	err := h.nh.StartConcurrentReplica(members, false, create, cfg)
+	if errors.Is(err, dragonboat.ErrShardNotBootstrapped) {
+		return h.wiped(fmt.Sprintf("vnode %d has no log", v.id))
+	}
+	if err != nil {
+		return fmt.Errorf("cp/host: starting vnode %d: %w", v.id, err)
+	}
+	return h.lead(v)
+}
+
+// lead makes the replica campaign and returns when a read through the log works:
+// that needs an entry of the new term to be durable and applied.
+func (h *Host) lead(v *vnode) error {
+	deadline := time.Now().Add(30 * time.Second)
+	for wait := time.Millisecond; ; wait = min(2*wait, tick) {
+		if _, _, ok, err := h.nh.GetLeaderID(v.shard); err == nil && !ok {
+			// Ignored until what was committed before has been applied, so repeat.
+			h.net.campaign(v.shard, replica)
+		}
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		_, err := h.nh.SyncRead(ctx, v.shard, query(func(*cp.State) {}))
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if e := h.Err(); e != nil {
+			return e
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("cp/host: vnode %d has no leader after 30 s: %w", v.id, err)
+		}
+		time.Sleep(wait)
+	}
+}
+
+// Ring says which vnode a topic lives on.
+func (h *Host) Ring() cp.Ring { return h.ring }
+
+// Vnodes is how many vnodes there are.
+func (h *Host) Vnodes() int { return h.id.Vnodes }
+
+// Node is this node's name.
+func (h *Host) Node() cp.NodeID { return h.id.Node }
+
+// Disk identifies this directory: random, made when it was formed.
+func (h *Host) Disk() string { return h.id.Disk }
+
+// Incarnation counts the times the directory was opened, this one included. It
+// never repeats, so it can tell one life of this node from another.
+func (h *Host) Incarnation() uint64 { return h.id.Starts }
+
+// Formed says whether this Open made the metadata anew.
+func (h *Host) Formed() bool { return h.formed }
+
+// Failed is closed when the host has stopped for good; Err says why.
+func (h *Host) Failed() <-chan struct{} { return h.failed }
+
+// Err is nil, or the reason why the host stopped, an ErrFailed.
+func (h *Host) Err() error {
+	select {
+	case <-h.failed:
+		return h.cause
+	default:
+		return nil
+	}
+}
+
+// fail stops the host for good, if it is not stopped yet, and returns the reason
+// that counts. It is called from any goroutine.
+func (h *Host) fail(err error) error {
+	h.failOnce.Do(func() {
+		if !errors.Is(err, ErrFailed) {
+			err = fmt.Errorf("%w: %w", ErrFailed, err)
+		}
+		h.cause = err
+		close(h.failed)
+		h.log.Error("metadata stopped: restart when the cause is gone", "dir", h.opts.Dir, "err", err)
+	})
+	return h.cause
+}
+
+// Close stops the replicas and releases the directory. Calls under way end with an
+// error.
+func (h *Host) Close() error {
+	h.closeOnce.Do(func() { h.closeErr = h.close() })
+	return h.closeErr
+}
+
+func (h *Host) close() error {
+	close(h.stop)
+	h.running.Wait()
+	var errs []error
+	if h.nh != nil {
+		errs = append(errs, h.guard(func() error { h.nh.Close(); return nil }))
+	}
+	if h.journal != nil {
+		errs = append(errs, h.journal.Close())
+	}
+	unregister(h)
+	if h.lock != nil {
+		errs = append(errs, h.lock.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/ringfence/ringfence/cp"
+)
+
+const identityFormat = 1
+
+// identity is who the replicas in a directory are. It lies beside the Raft log, in
+// a file of its own: a node whose log was removed or put back from a copy must
+// never come back as the replica it was, because Raft relies on what a replica
+// once promised.
+type identity struct {
+	Format int       `json:"format"`
+	Node   cp.NodeID `json:"node"`
+	Disk   string    `json:"disk"` // random, 128 bits: this directory and no copy made before it
+	Vnodes int       `json:"vnodes"`
+	Starts uint64    `json:"starts"` // how often it was opened; the journal counts too
+	Formed bool      `json:"formed"` // the replicas exist; false only until the first start is complete
+	CRC    uint32    `json:"crc"`    // CRC-32C of this object with crc 0
+}
+
+const identityFile = "identity.json"
+
+func newIdentity(node cp.NodeID, vnodes int) *identity {
+	var b [16]byte
+	rand.Read(b[:])
+	return &identity{Format: identityFormat, Node: node, Disk: hex.EncodeToString(b[:]), Vnodes: vnodes}
+}
+
+// readIdentity returns nil if there is none.
+func readIdentity(dir string) (*identity, error) {
+	name := filepath.Join(dir, identityFile)
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cp/host: %w", err)
+	}
+	id := new(identity)
+	if err := json.Unmarshal(b, id); err != nil {
+		return nil, &DamageError{File: name, Reason: err.Error()}
+	}
+	if id.Format > identityFormat {
+		return nil, fmt.Errorf("%w: %s has format %d, this program knows %d", ErrNewer, name, id.Format, identityFormat)
+	}
+	if id.CRC != id.checksum() {
+		return nil, &DamageError{File: name, Reason: "checksum does not match"}
+	}
+	return id, nil
+}
+
+func (id identity) checksum() uint32 {
+	id.CRC = 0
+	b, err := json.Marshal(id)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return crc32.Checksum(b, castagnoli)
+}
+
+// save replaces the file so that a crash leaves the old one or the new one.
+func (id *identity) save(dir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cp/host: saving identity: %w", err)
+		}
+	}()
+	id.CRC = id.checksum()
+	b, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(dir, identityFile)
+	f, err := os.OpenFile(name+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(name+".tmp", name); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// start judges the journal's count of starts against the identity's and returns
+// the next one. The journal records a start before the identity does, so a crash
+// leaves it ahead by one; any other difference means that one of the two is from
+// another time.
+func (id *identity) start(dir string, journal uint64) (uint64, error) {
+	switch {
+	case !id.Formed:
+		return 1, nil
+	case journal < id.Starts:
+		return 0, fmt.Errorf("%w: the Raft log in %s has seen %d starts, %s says %d: the log is older; "+
+			"put both back from one copy, or replace this node", ErrRolledBack, dir, journal, identityFile, id.Starts)
+	case journal > id.Starts+1:
+		return 0, fmt.Errorf("%w: the Raft log in %s has seen %d starts, %s says %d: the identity is older; "+
+			"put both back from one copy, or replace this node", ErrRolledBack, dir, journal, identityFile, id.Starts)
+	case journal == id.Starts+1:
+		id.Starts = journal
+		if err := id.save(dir); err != nil {
+			return 0, err
+		}
+	}
+	return journal + 1, nil
+}
