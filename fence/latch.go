@@ -169,7 +169,7 @@ func (l Latch) Settle(end End, at int64) (Latch, error) {
 }
 
 // valid says whether a copy with l's base can end at end: not below its base,
-// at no negative byte, and without bytes when it has no records.
+// at no negative byte, and with bytes when it has records.
 func (l Latch) valid(end End) error {
 	switch {
 	case end.Offset < l.base:
