@@ -61,6 +61,31 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
+// BenchmarkBuildColumns is BenchmarkBuild with records that need more columns.
+func BenchmarkBuildColumns(b *testing.B) {
+	for name, change := range map[string]func(i int, r *Record){
+		"times":   func(i int, r *Record) { r.Timestamp += int64(i / 10) },
+		"keyless": func(_ int, r *Record) { r.Key = nil },
+		"headers": func(_ int, r *Record) { r.Headers = []Header{{[]byte("host"), []byte("a-host")}} },
+	} {
+		b.Run("size=100/batch=1000/"+name, func(b *testing.B) {
+			records, buf := benchRecords(100, 1000), make([]byte, 2<<20)
+			for i := range records {
+				change(i, &records[i])
+			}
+			var builder Builder
+			b.SetBytes(int64(100 * len(records)))
+			var frame []byte
+			for b.Loop() {
+				frame = buildFrame(b, &builder, buf, records)
+			}
+			perRecord(b, len(records))
+			b.StopTimer()
+			mustVerify(b, frame, 0)
+		})
+	}
+}
+
 // BenchmarkCopy is the floor of BenchmarkBuild: the same bytes copied to the same
 // places, nothing else.
 func BenchmarkCopy(b *testing.B) {
