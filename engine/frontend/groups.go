@@ -1,0 +1,104 @@
+package frontend
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/fence"
+)
+
+// Commit is a group's offsets on their way into the control plane.
+type Commit struct {
+	Group, Topic string
+	Generation   uint64 // of the group, 0 for one without members
+	Offsets      Offsets
+	Reset        bool // a deliberate seek: positions may move back
+}
+
+// CommitOffset records a group's offsets durably; ranges that are not named keep theirs. No source
+// moves back and what is finished stays finished; see [Frontend.Commit] for the rest.
+func (f *Frontend) CommitOffset(group, topic string, at Offsets) error {
+	return f.Commit(Commit{Group: group, Topic: topic, Offsets: at})
+}
+
+// Commit records a group's offsets durably. An offset past a range's commit mark is refused with
+// [ErrInvalidPosition]: nobody can have read so far. Where the end of a range is not known here it
+// cannot be judged, and the answer is [ErrMetadataUnavailable]. Refusals of the control plane:
+// cp.ErrNoSuchTopic, cp.ErrNoSuchRange, cp.ErrStaleGeneration, cp.ErrInvalidGroup, cp.ErrNotASource,
+// cp.ErrPastEnd, cp.ErrDifferentTopic, cp.ErrMigrating.
+func (f *Frontend) Commit(c Commit) error {
+	if err := f.CheckOffsets(c.Topic, c.Offsets); err != nil {
+		return err
+	}
+	cmd := cp.CommitOffset{
+		Group: c.Group, Topic: c.Topic, Generation: c.Generation, Reset: c.Reset,
+		Positions: map[fence.RangeID]cp.Position(c.Offsets.Clone()),
+	}
+	if reply := f.run(c.Topic, cmd, nil); reply.Err != nil {
+		return topicErr(c.Topic, reply.Err)
+	}
+	return nil
+}
+
+// CheckOffsets says whether offsets, say from a cursor that was away for months, can belong to a
+// reader of the topic: every range and source is of it and related, and no offset lies past the
+// commit mark. Errors: cp.ErrNoSuchTopic, cp.ErrNoSuchRange (the view may be behind),
+// [ErrInvalidPosition], [ErrMetadataUnavailable].
+func (f *Frontend) CheckOffsets(topic string, at Offsets) error {
+	f.meta.RLock()
+	defer f.meta.RUnlock()
+	p, err := f.planner(topic, at, nil)
+	if err != nil {
+		return err
+	}
+	for id, position := range at {
+		for source, offset := range position {
+			if offset <= f.horizon(p.state, source) {
+				continue
+			}
+			if f.Unrecovered(source) {
+				return rangeErr(source, ErrMetadataUnavailable)
+			}
+			return rangeErr(id, fmt.Errorf("%w: offset %d of %s is past its end %d", ErrInvalidPosition, offset, source, f.horizon(p.state, source)))
+		}
+	}
+	return nil
+}
+
+// CommittedOffsets are a group's offsets, empty if it never committed. The map is the caller's.
+func (f *Frontend) CommittedOffsets(group, topic string) Offsets {
+	f.meta.RLock()
+	defer f.meta.RUnlock()
+	at := Offsets{}
+	if state := f.view.of(topic); state != nil {
+		for id, p := range state.Positions(group, topic) {
+			if p == nil {
+				p = cp.Position{}
+			}
+			at[id] = maps.Clone(p)
+		}
+	}
+	return at
+}
+
+// EndOffsets are the offsets of a consumer that wants only what is committed from now on.
+func (f *Frontend) EndOffsets(topic string) (Offsets, error) {
+	f.meta.RLock()
+	defer f.meta.RUnlock()
+	state := f.view.of(topic)
+	if state == nil || state.Topic(topic) == nil {
+		return nil, topicErr(topic, cp.ErrNoSuchTopic)
+	}
+	at := Offsets{}
+	for r := range state.Ranges(topic) {
+		if len(r.Children) > 0 {
+			continue
+		}
+		if f.Unrecovered(r.ID) {
+			return nil, rangeErr(r.ID, ErrMetadataUnavailable)
+		}
+		at[r.ID] = cp.Position{r.ID: f.horizon(state, r.ID)}
+	}
+	return at, nil
+}
