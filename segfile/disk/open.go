@@ -1,0 +1,157 @@
+package disk
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ringfence/ringfence/ring"
+)
+
+// EngineEnv names the environment variable that stands in for Options.Engine where
+// that is empty or "auto".
+const EngineEnv = "RINGFENCE_IO"
+
+// Options of Open; the zero value is production.
+type Options struct {
+	Engine     string // "auto", "io_uring" or "pool"; empty means what EngineEnv says, else "auto"
+	ArenaBytes int    // 0 means 64 MiB; rounded up to 2 MiB
+	Workers    int    // of a pool queue; 0 means 8
+	RawWait    bool   // io_uring: wait without telling Go's scheduler (see ring.Options)
+	ReadOnly   bool   // for tools: the directory must exist, and nothing is written to see how it works
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Engine == "" || o.Engine == "auto" {
+		o.Engine = cmp.Or(os.Getenv(EngineEnv), "auto")
+	}
+	o.ArenaBytes, o.Workers = cmp.Or(o.ArenaBytes, 64<<20), cmp.Or(o.Workers, 8)
+	switch {
+	case o.Engine != "auto" && o.Engine != "io_uring" && o.Engine != "pool":
+		return o, fmt.Errorf("%w: I/O engine %q is none of auto, io_uring, pool", ErrInvalid, o.Engine)
+	case o.ArenaBytes < Block:
+		return o, fmt.Errorf("%w: an arena of %d bytes", ErrInvalid, o.ArenaBytes)
+	case o.Workers < 1 || o.Workers > MaxDepth:
+		return o, fmt.Errorf("%w: %d workers", ErrInvalid, o.Workers)
+	}
+	return o, nil
+}
+
+// Open makes a Disk of a directory, which it creates where it is missing. It finds
+// out how I/O works there, by a test that writes a scratch file and reads it back,
+// and chooses io_uring or, where that is refused or not wanted, a pool of workers;
+// Info says what came of it and why. Open takes no lock: call Lock first of all.
+func Open(dir string, o Options) (Disk, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if !o.ReadOnly {
+		if err := makeDir(dir); err != nil {
+			return nil, err
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("disk: open directory: %w", err)
+	}
+	d := &osDisk{dir: dir, root: root, opts: o, calls: &linuxCalls{}, files: map[*osFile]bool{}, queues: map[Queue]bool{}}
+	if err := d.prepare(); err != nil {
+		root.Close()
+		return nil, err
+	}
+	if !o.ReadOnly {
+		if err := d.test(); err != nil {
+			d.Close()
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// makeDir makes a directory and those above it that are missing, each durable.
+func makeDir(dir string) error {
+	if st, err := os.Stat(dir); err == nil && st.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(filepath.Clean(dir))
+	if parent != dir {
+		if err := makeDir(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("disk: create data directory: %w", err)
+	}
+	h, err := os.Open(parent)
+	if err == nil {
+		err = h.Sync()
+		h.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("disk: make the name of %s durable: %w", dir, err)
+	}
+	return nil
+}
+
+// prepare learns how direct I/O works here, makes the arena and chooses the engine.
+func (d *osDisk) prepare() error {
+	if err := d.probe(); err != nil {
+		return err
+	}
+	memory, err := ring.NewArena(d.opts.ArenaBytes)
+	if err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	d.memory, d.arena = memory, NewArena(memory.Bytes())
+	d.info.HugePages = memory.HugePages()
+	if !memory.HugePages() {
+		d.warn("I/O memory lies on 4 KiB pages, which costs speed from 64 KiB writes up: reserve 2 MiB pages (vm.nr_hugepages) or allow transparent ones")
+	}
+	err = d.choose()
+	if err != nil {
+		memory.Close()
+	}
+	return err
+}
+
+func (d *osDisk) warn(text string) { d.info.Warnings = append(d.info.Warnings, text) }
+
+// explain adds to the reason why something is not as one might expect.
+func (d *osDisk) explain(reason string) {
+	if d.info.Reason != "" {
+		reason = d.info.Reason + "; " + reason
+	}
+	d.info.Reason = reason
+}
+
+// choose settles the engine. A trial ring tells whether the arena can be registered.
+func (d *osDisk) choose() error {
+	if d.opts.Engine == "pool" {
+		d.info.Engine = "pool"
+		d.explain("the pool was asked for")
+		return nil
+	}
+	reason := ""
+	if report := ring.Probe(); report.Usable {
+		r, err := openRing(8, d.arena, d.opts.RawWait)
+		if err == nil {
+			d.info.Engine, d.info.Registered = "io_uring", r.Info().Registered
+			if why := r.Info().Reason; why != "" {
+				d.explain(why)
+			}
+			return r.Close()
+		}
+		reason = err.Error()
+	} else {
+		reason = report.Reason
+	}
+	if d.opts.Engine == "io_uring" {
+		return fmt.Errorf("disk: io_uring was asked for and cannot be used here (the engines auto and pool can): %s", reason)
+	}
+	d.info.Engine = "pool"
+	d.explain(reason)
+	return nil
+}

@@ -1,0 +1,343 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringfence/ringfence/ring"
+)
+
+// osDisk is a directory of the operating system. os.Root keeps every name inside
+// it, whatever symbolic links lie about.
+type osDisk struct {
+	dir    string // set by Open, never again, like all of this group
+	root   *os.Root
+	opts   Options
+	calls  calls
+	memory *ring.Arena
+	arena  *Arena
+	info   Info
+	align  int // what memory of a direct transfer must be aligned to
+
+	closing sync.WaitGroup // files whose last operation ended after their Close
+
+	mu     sync.Mutex // guards what follows; never held across I/O on file contents
+	closed bool
+	files  map[*osFile]bool
+	queues map[Queue]bool
+	rings  [maxRings]*ring.Ring // of open queues, by index
+	locks  []*os.File
+}
+
+// osErr makes an error of the operating system an *OpError. The path in what the
+// os package returns would only repeat the name.
+func osErr(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, os.ErrClosed) {
+		err = ErrClosed
+	}
+	var path *fs.PathError
+	var link *os.LinkError
+	var call *os.SyscallError
+	switch {
+	case errors.As(err, &path):
+		err = path.Err
+	case errors.As(err, &link):
+		err = link.Err
+	case errors.As(err, &call):
+		err = call.Err
+	}
+	return &OpError{Op: op, File: name, Err: err}
+}
+
+// rooted is the name that os.Root knows a directory by.
+func rooted(dir string) string {
+	if dir == "" {
+		return "."
+	}
+	return dir
+}
+
+func (d *osDisk) Create(name string) (File, error) {
+	return d.openFile("create", name, os.O_RDWR|os.O_CREATE|os.O_EXCL, false)
+}
+
+func (d *osDisk) Open(name string, readOnly bool) (File, error) {
+	if readOnly {
+		return d.openFile("open", name, os.O_RDONLY, true)
+	}
+	return d.openFile("open", name, os.O_RDWR, false)
+}
+
+func (d *osDisk) openFile(op, name string, flags int, readOnly bool) (File, error) {
+	if err := CheckName(name, false); err != nil {
+		return nil, err
+	}
+	direct := d.info.Direct
+	if direct {
+		flags |= unix.O_DIRECT
+	}
+	h, err := d.root.OpenFile(name, flags, 0o600)
+	if direct && errors.Is(err, syscall.EINVAL) {
+		// Another file system is mounted inside the tree. A Create may have made the
+		// file before it was refused, so the second try opens what is there.
+		direct = false
+		h, err = d.root.OpenFile(name, flags&^(unix.O_DIRECT|os.O_EXCL), 0o600)
+	}
+	if err != nil {
+		return nil, osErr(op, name, err)
+	}
+	if st, err := h.Stat(); err != nil || st.IsDir() {
+		h.Close()
+		if err == nil {
+			err = syscall.EISDIR
+		}
+		return nil, osErr(op, name, err)
+	}
+	f := &osFile{d: d, h: h, fd: int(h.Fd()), readOnly: readOnly, direct: direct}
+	f.name.Store(&name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		h.Close()
+		return nil, osErr(op, name, ErrClosed)
+	}
+	d.files[f] = true
+	return f, nil
+}
+
+func (d *osDisk) Rename(from, to string) error {
+	if err := errors.Join(CheckName(from, false), CheckName(to, false)); err != nil {
+		return err
+	}
+	// Under the lock, so that names and files cannot disagree about the order of two
+	// renames.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.root.Rename(from, to); err != nil {
+		return osErr("rename", from, fmt.Errorf("to %s: %w", to, innermost(err)))
+	}
+	for f := range d.files {
+		name := f.Name()
+		if name == from && !f.unlinked {
+			f.name.Store(&to)
+		} else if name == to && from != to {
+			f.unlinked = true // replaced; who still holds it sees the old file
+		} else if rest, ok := strings.CutPrefix(name, from+"/"); ok && !f.unlinked {
+			moved := to + "/" + rest
+			f.name.Store(&moved)
+		}
+	}
+	return nil
+}
+
+func innermost(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+func (d *osDisk) Remove(name string) error {
+	if err := CheckName(name, false); err != nil {
+		return err
+	}
+	if err := d.root.Remove(name); err != nil {
+		return osErr("remove", name, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for f := range d.files {
+		if f.Name() == name {
+			f.unlinked = true
+		}
+	}
+	return nil
+}
+
+func (d *osDisk) Mkdir(name string) error {
+	if err := CheckName(name, false); err != nil {
+		return err
+	}
+	err := d.root.Mkdir(name, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		if st, serr := d.root.Stat(name); serr == nil && st.IsDir() {
+			return nil
+		}
+	}
+	return osErr("mkdir", name, err)
+}
+
+func (d *osDisk) SyncDir(name string) error {
+	h, err := d.openDir("sync directory", name)
+	if err != nil {
+		return err
+	}
+	err = h.Sync()
+	if cerr := h.Close(); err == nil {
+		err = cerr
+	}
+	return osErr("sync directory", name, err)
+}
+
+// openDir opens a directory. What is none is refused, not opened.
+func (d *osDisk) openDir(op, name string) (*os.File, error) {
+	if err := CheckName(name, true); err != nil {
+		return nil, err
+	}
+	h, err := d.root.OpenFile(rooted(name), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	return h, osErr(op, name, err)
+}
+
+func (d *osDisk) List(dir string) ([]Entry, error) {
+	h, err := d.openDir("list", dir)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	var entries []Entry
+	for {
+		infos, err := h.Readdir(512)
+		for _, st := range infos { // names that vanish in between are left out by Readdir
+			e := Entry{Name: st.Name(), Dir: st.IsDir()}
+			if !e.Dir {
+				e.Size = st.Size()
+			}
+			entries = append(entries, e)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, osErr("list", dir, err)
+		}
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	return entries, nil
+}
+
+func (d *osDisk) Space() (total, free uint64, err error) {
+	h, err := d.openDir("space", "")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer h.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(h.Fd()), &st); err != nil {
+		return 0, 0, osErr("space", "", err)
+	}
+	return st.Blocks * uint64(st.Frsize), st.Bavail * uint64(st.Frsize), nil
+}
+
+// Lock holds an advisory lock on an open file, which the kernel gives back when
+// the process ends in whatever way. The file's content only tells people who has it.
+func (d *osDisk) Lock(name string) error {
+	if err := CheckName(name, false); err != nil {
+		return err
+	}
+	h, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return osErr("lock", name, err)
+	}
+	for {
+		err = unix.Flock(int(h.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		defer h.Close()
+		if err != unix.EWOULDBLOCK {
+			return osErr("lock", name, err)
+		}
+		holder := make([]byte, 64)
+		n, _ := h.ReadAt(holder, 0)
+		return &OpError{Op: "lock", File: name, Err: fmt.Errorf("%w (%s in %s)", ErrLocked, strings.TrimSpace(string(holder[:n])), d.dir)}
+	}
+	if h.Truncate(0) == nil { // a full disk must not keep the lock from us
+		fmt.Fprintf(h, "process %d\n", os.Getpid())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		h.Close()
+		return osErr("lock", name, ErrClosed)
+	}
+	d.locks = append(d.locks, h)
+	return nil
+}
+
+func (d *osDisk) Arena() *Arena { return d.arena }
+func (d *osDisk) Info() Info    { return d.info }
+
+func (d *osDisk) NewQueue(depth int) (Queue, error) {
+	if depth < 1 || depth > MaxDepth {
+		return nil, fmt.Errorf("%w: a queue of depth %d (1 to %d)", ErrInvalid, depth, MaxDepth)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, ErrClosed
+	}
+	var q Queue
+	if d.info.Engine == "pool" {
+		q = newPoolQueue(d, depth)
+	} else {
+		u, err := newRingQueue(d, depth)
+		if err != nil {
+			return nil, err
+		}
+		q = u
+	}
+	d.queues[q] = true
+	return q, nil
+}
+
+func (d *osDisk) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return ErrClosed
+	}
+	d.closed = true
+	queues, files, locks := d.queues, d.files, d.locks
+	d.queues, d.files, d.locks = map[Queue]bool{}, map[*osFile]bool{}, nil
+	d.mu.Unlock()
+
+	var errs []error
+	for q := range queues {
+		if err := q.Close(); err != ErrClosed {
+			errs = append(errs, err)
+		}
+	}
+	for f := range files {
+		if err := f.Close(); !errors.Is(err, ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	d.closing.Wait()
+	for _, h := range locks {
+		errs = append(errs, h.Close())
+	}
+	errs = append(errs, d.root.Close())
+	if n := d.arena.InUse(); n > 0 {
+		errs = append(errs, fmt.Errorf("disk: closed with %d bytes of the arena still allocated", n))
+	} else {
+		errs = append(errs, d.memory.Close())
+	}
+	return errors.Join(errs...)
+}

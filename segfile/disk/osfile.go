@@ -1,0 +1,242 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringfence/ringfence/ring"
+)
+
+// maxRings is how many queues of a disk at once can keep a file in their table of
+// registered files; those beyond use the plain descriptor.
+const maxRings = 8
+
+// place is a file's slot in the table of a ring; a negative slot means that there
+// was no room.
+type place struct {
+	r    *ring.Ring
+	slot int
+}
+
+// osFile is one open file. It stays open until its last operation has ended, so
+// that no late write can meet another file under the same descriptor or slot.
+type osFile struct {
+	d        *osDisk // set when opened, never again, like all of this group
+	h        *os.File
+	fd       int
+	readOnly bool
+	direct   bool
+
+	name     atomic.Pointer[string]
+	unlinked bool // guarded by d.mu: its name is gone or another file's
+
+	state  atomic.Int64                    // operations running, and stateClosed
+	places [maxRings]atomic.Pointer[place] // by ringQueue.index
+}
+
+const stateClosed = int64(1) << 62
+
+// acquire keeps the file open until release; false when it is closed.
+func (f *osFile) acquire() bool {
+	for {
+		s := f.state.Load()
+		if s&stateClosed != 0 {
+			return false
+		}
+		if f.state.CompareAndSwap(s, s+1) {
+			return true
+		}
+	}
+}
+
+// release ends an operation. The last one of a closed file lets it go, elsewhere:
+// the last close of an unlinked file may take a second.
+func (f *osFile) release() {
+	if f.state.Add(-1) == stateClosed {
+		go func() {
+			f.letGo()
+			f.d.closing.Done()
+		}()
+	}
+}
+
+func (f *osFile) Close() error {
+	f.d.closing.Add(1)
+	for {
+		s := f.state.Load()
+		if s&stateClosed != 0 {
+			f.d.closing.Done()
+			return osErr("close", f.Name(), ErrClosed)
+		}
+		if !f.state.CompareAndSwap(s, s|stateClosed) {
+			continue
+		}
+		f.d.mu.Lock()
+		delete(f.d.files, f)
+		f.d.mu.Unlock()
+		if s != 0 {
+			return nil // release will
+		}
+		err := f.letGo()
+		f.d.closing.Done()
+		return osErr("close", f.Name(), err)
+	}
+}
+
+func (f *osFile) letGo() error {
+	for i := range f.places {
+		if p := f.places[i].Load(); p != nil && p.slot >= 0 {
+			p.r.UnregisterFile(p.slot) // fails only when the ring is closed, which empties its table
+		}
+	}
+	return f.h.Close()
+}
+
+func (f *osFile) Name() string { return *f.name.Load() }
+
+func (f *osFile) fail(op string, off int64, n int, err error) error {
+	return &OpError{Op: op, File: f.Name(), Off: off, Len: n, Err: err}
+}
+
+func (f *osFile) Size() (int64, error) {
+	if !f.acquire() {
+		return 0, f.fail("size", 0, 0, ErrClosed)
+	}
+	defer f.release()
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return 0, f.fail("size", 0, 0, err)
+	}
+	return st.Size, nil
+}
+
+// bounce is memory that direct I/O accepts, for callers whose memory it does not.
+// A blocking call may use the heap: the kernel is done with it when it returns.
+type bounce struct{ b []byte }
+
+const bounceSize = 256 << 10
+
+var bounces = sync.Pool{New: func() any {
+	b := make([]byte, bounceSize+Block)
+	skip := int(-address(b) % Block)
+	return &bounce{b[skip : skip+bounceSize]}
+}}
+
+// fits says whether a transfer can go straight to the caller's memory.
+func (f *osFile) fits(p []byte, off int64) bool {
+	return !f.direct || off%Block == 0 && len(p)%Block == 0 && address(p)%uintptr(f.d.align) == 0
+}
+
+func (f *osFile) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, fmt.Errorf("%w: read of %s at byte %d", ErrInvalid, f.Name(), off)
+	}
+	if !f.acquire() {
+		return 0, f.fail("read", off, len(p), ErrClosed)
+	}
+	defer f.release()
+	if len(p) == 0 {
+		return 0, nil
+	}
+	read := f.readAround
+	if f.fits(p, off) {
+		read = f.readFull
+	}
+	n, err := read(p, off)
+	switch {
+	case err != nil:
+		return n, f.fail("read", off, len(p), err)
+	case n < len(p):
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// readAround reads whole blocks and copies what is wanted of them.
+func (f *osFile) readAround(p []byte, off int64) (int, error) {
+	b := bounces.Get().(*bounce)
+	defer bounces.Put(b)
+	done := 0
+	for done < len(p) {
+		at := off + int64(done)
+		skip := int(at % Block)
+		span := min((skip+len(p)-done+Block-1)/Block*Block, bounceSize)
+		n, err := f.readFull(b.b[:span], at-int64(skip))
+		if n > skip {
+			done += copy(p[done:], b.b[skip:n])
+		}
+		if err != nil || n < span {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+func (f *osFile) WriteAt(p []byte, off int64) error {
+	if off < 0 || off%Block != 0 || len(p)%Block != 0 {
+		return fmt.Errorf("%w: write of %d bytes at byte %d of %s is not in blocks of %d", ErrInvalid, len(p), off, f.Name(), Block)
+	}
+	if !f.acquire() {
+		return f.fail("write", off, len(p), ErrClosed)
+	}
+	defer f.release()
+	if f.fits(p, off) {
+		if _, err := f.writeFull(p, off, true); err != nil {
+			return f.fail("write", off, len(p), err)
+		}
+		return nil
+	}
+	b := bounces.Get().(*bounce)
+	defer bounces.Put(b)
+	for done := 0; done < len(p); {
+		n := copy(b.b, p[done:])
+		if _, err := f.writeFull(b.b[:n], off+int64(done), true); err != nil {
+			return f.fail("write", off, len(p), err)
+		}
+		done += n
+	}
+	return nil
+}
+
+func (f *osFile) Allocate(off, n int64) error {
+	if off < 0 || n <= 0 {
+		return fmt.Errorf("%w: allocation of %d bytes at byte %d of %s", ErrInvalid, n, off, f.Name())
+	}
+	return f.call("allocate", func() error { return unix.Fallocate(f.fd, 0, off, n) })
+}
+
+func (f *osFile) Truncate(size int64) error {
+	if size < 0 {
+		return fmt.Errorf("%w: truncation of %s to %d bytes", ErrInvalid, f.Name(), size)
+	}
+	return f.call("truncate", func() error { return unix.Ftruncate(f.fd, size) })
+}
+
+func (f *osFile) Sync() error {
+	return f.call("sync", func() error { return f.d.calls.fdatasync(f.fd) })
+}
+
+// call runs a system call on the file again while signals interrupt it.
+func (f *osFile) call(op string, do func() error) error {
+	if !f.acquire() {
+		return f.fail(op, 0, 0, ErrClosed)
+	}
+	defer f.release()
+	for range maxTries {
+		err := do()
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return f.fail(op, 0, 0, err)
+		}
+		return nil
+	}
+	return f.fail(op, 0, 0, unix.EINTR)
+}
