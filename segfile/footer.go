@@ -25,7 +25,7 @@ import (
 //	 72    8 min time  smallest, ms; 0 = no record has a time
 //	 80    8 max time  largest
 //	 88    4 holes
-//	 92    4 table     length of the producer table
+//	 92    4 table     length of the producer table, 0 = not known
 //	 96    8 cut       where recovery cut off bytes that it could not prove; 0 = nowhere
 //	104    8 cut bytes
 //	112    8 cut records, 0 = unknown
@@ -96,20 +96,19 @@ func (t *tally) footer(base uint64, position int64, holes []Hole, cut Cut) foote
 // encode returns the footer, padded to whole blocks, and its length without that.
 func (f *footer) encode(salt uint64) (b []byte, length int64) {
 	le := binary.LittleEndian
-	b = make([]byte, footerFixed, alignBlock(int64(footerFixed+len(f.index)*entrySize+len(f.holes)*holeSize+tableFixed+f.table.Len()*(tablePerID+tablePer)+4)))
+	b = make([]byte, footerFixed, alignBlock(int64(footerFixed+len(f.index)*entrySize+len(f.holes)*holeSize+f.table.size()+4)))
 	for _, e := range f.index {
 		b = le.AppendUint64(b, e.offset)
 		b = le.AppendUint64(b, uint64(e.pos))
 		b = le.AppendUint64(b, uint64(e.before))
 	}
-	for _, h := range f.holes {
-		b = le.AppendUint64(b, uint64(h.Position))
-		b = le.AppendUint64(b, uint64(h.Length))
-		b = le.AppendUint64(b, h.Offset)
-		b = le.AppendUint64(b, h.Records)
+	for i := range f.holes {
+		b = appendHole(b, &f.holes[i])
 	}
 	at := len(b)
-	b, _ = f.table.AppendBinary(b) // it has no errors
+	if f.table != nil {
+		b, _ = f.table.AppendBinary(b) // it has no errors
+	}
 	length = int64(len(b) + 4)
 
 	copy(b, footerMagic)
@@ -186,13 +185,15 @@ func readFooter(b []byte, length int64, salt, base uint64, end fence.End) (f foo
 		return f, err
 	}
 	for range m {
-		f.holes = append(f.holes, Hole{Position: int64(le.Uint64(b[at:])), Length: int64(le.Uint64(b[at+8:])), Offset: le.Uint64(b[at+16:]), Records: le.Uint64(b[at+24:])})
+		f.holes = append(f.holes, readHole(b[at:]))
 		at += holeSize
 	}
 	if err := checkHoles(f.holes, base, end); err != nil {
 		return f, err
 	}
-	f.table, err = DecodeProducerTable(b[at : at+k])
+	if k != 0 {
+		f.table, err = DecodeProducerTable(b[at : at+k])
+	}
 	return f, err
 }
 

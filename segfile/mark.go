@@ -28,7 +28,7 @@ func startMark(h *header, table *ProducerTable) ([]byte, error) {
 	head := make([]byte, block)
 	h.put(head)
 	used := hoName + len(h.Topic)
-	p := append(make([]byte, 0, markFixed+used+4+tableFixed+table.Len()*(tablePerID+tablePer)), startMagic...)
+	p := append(make([]byte, 0, markFixed+used+4+table.size()), startMagic...)
 	p = binary.LittleEndian.AppendUint32(p, uint32(used+4))
 	p = append(p, head[:used]...)
 	p = append(p, head[blockCRC:]...)

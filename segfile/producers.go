@@ -280,6 +280,14 @@ const (
 	maxTable = tableFixed + MaxProducers*(tablePerID+tablePer)
 )
 
+// size is at least the length of the encoding.
+func (t *ProducerTable) size() int {
+	if t == nil {
+		return 0
+	}
+	return tableFixed + len(t.producers)*tablePerID + t.entries*tablePer
+}
+
 // AppendBinary appends the encoding of t to b.
 func (t *ProducerTable) AppendBinary(b []byte) ([]byte, error) {
 	le := binary.LittleEndian

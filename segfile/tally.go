@@ -19,7 +19,7 @@ type tally struct {
 	frames uint64
 	digest uint64
 	index  index
-	table  *ProducerTable
+	table  *ProducerTable // nil: not known
 
 	minTime, maxTime int64 // ms, of records with a time; both 0 = none had one
 }
@@ -37,7 +37,9 @@ func (t *tally) add(pos int64, h *record.Head) {
 	t.bytes += uint64(h.FrameLen)
 	t.frames++
 	t.digest = chain(t.digest, h)
-	t.table.Update(h)
+	if t.table != nil {
+		t.table.Update(h)
+	}
 	// A time of 0 or less is no time: nothing may be thought old because of it.
 	if h.MaxTime > 0 {
 		t.maxTime = max(t.maxTime, h.MaxTime)

@@ -1,0 +1,160 @@
+package segfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+)
+
+// A file <segment>.loss beside a segment lists the holes in it that somebody may
+// decide on accepted: readers skip them and say so. Without it they answer an
+// error.
+//
+//	off size field
+//	  0    8 magic    "RFlosses"
+//	  8    2 version  1
+//	 12    4 count    holes
+//	 16      holes    32 bytes each, as in a footer
+//	       4 crc      CRC-32C of all before it, begun with the segment's salt
+//
+// and then zeros up to a boundary of 4,096.
+const (
+	lossMagic   = "RFlosses"
+	lossVersion = 1
+	lossFixed   = 16
+)
+
+// AcceptLoss looks through a fenced segment and puts every stretch of it that
+// cannot be read on record as a loss that readers may skip. It answers all such
+// stretches. Nothing in the segment's file changes.
+func AcceptLoss(d disk.Disk, name string) ([]Hole, error) {
+	rep, err := Verify(d, name, nil)
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return nil, err
+	}
+	if rep.Latch.State() == fence.Open {
+		return nil, fmt.Errorf("%w: %s", ErrOpen, name)
+	}
+	if len(rep.Holes) == 0 {
+		return nil, nil
+	}
+	if len(rep.Holes) > maxHoles {
+		return nil, fmt.Errorf("segfile: %s: %d damaged stretches are more than a record of losses holds", name, len(rep.Holes))
+	}
+	b := make([]byte, lossFixed, alignBlock(int64(lossFixed+len(rep.Holes)*holeSize+4)))
+	copy(b, lossMagic)
+	le := binary.LittleEndian
+	le.PutUint16(b[8:], lossVersion)
+	le.PutUint32(b[12:], uint32(len(rep.Holes)))
+	for i := range rep.Holes {
+		b = appendHole(b, &rep.Holes[i])
+		rep.Holes[i].Accepted = true
+	}
+	b = le.AppendUint32(b, saltedCRC(b, rep.Meta.Salt))
+	b = b[:cap(b)]
+	return rep.Holes, writeBeside(d, name+lossSuffix, b)
+}
+
+// writeBeside puts b under a name, all of it or nothing.
+func writeBeside(d disk.Disk, name string, b []byte) error {
+	tmp := name + ".tmp"
+	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	f, err := d.Create(tmp)
+	if err != nil {
+		return fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	err = f.WriteAt(b, 0)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = d.Rename(tmp, name)
+	}
+	if err == nil {
+		err = d.SyncDir(path.Dir(name))
+	}
+	if err != nil {
+		return fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	return nil
+}
+
+func appendHole(b []byte, h *Hole) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, uint64(h.Position))
+	b = le.AppendUint64(b, uint64(h.Length))
+	b = le.AppendUint64(b, h.Offset)
+	return le.AppendUint64(b, h.Records)
+}
+
+func readHole(b []byte) Hole {
+	le := binary.LittleEndian
+	return Hole{Position: int64(le.Uint64(b)), Length: int64(le.Uint64(b[8:])), Offset: le.Uint64(b[16:]), Records: le.Uint64(b[24:])}
+}
+
+// losses reads the losses accepted in a segment; none when there is no such file.
+func losses(d disk.Disk, name string, salt, base uint64, end fence.End) ([]Hole, error) {
+	f, err := d.Open(name+lossSuffix, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	bad := func(why string) ([]Hole, error) {
+		return nil, &CorruptError{File: name + lossSuffix, Reason: why}
+	}
+	if size > alignBlock(lossFixed+maxHoles*holeSize+4) || size < block {
+		return bad("no record of losses")
+	}
+	b := make([]byte, size)
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	n := int64(binary.LittleEndian.Uint32(b[12:]))
+	at := lossFixed + n*holeSize
+	if string(b[:8]) != lossMagic || binary.LittleEndian.Uint16(b[8:]) != lossVersion || at+4 > size {
+		return bad("no record of losses")
+	}
+	if binary.LittleEndian.Uint32(b[at:]) != saltedCRC(b[:at], salt) {
+		return bad("checksum does not match")
+	}
+	var holes []Hole
+	for i := range n {
+		h := readHole(b[lossFixed+i*holeSize:])
+		h.Accepted = true
+		holes = append(holes, h)
+	}
+	if err := checkHoles(holes, base, end); err != nil {
+		return bad(err.Error())
+	}
+	return holes, nil
+}
+
+// allHoles joins the holes in the footer with those on record as accepted.
+func (r *Reader) allHoles() ([]Hole, error) {
+	end, _ := r.latch.End()
+	all, err := losses(r.d, r.name, r.hdr.Salt, r.hdr.Base, end)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range r.holes {
+		if !slices.ContainsFunc(all, func(a Hole) bool { return a.Position <= h.Position && h.Position < a.Position+a.Length }) {
+			all = append(all, h)
+		}
+	}
+	slices.SortFunc(all, func(a, b Hole) int { return int(min(max(a.Position-b.Position, -1), 1)) })
+	return all, nil
+}

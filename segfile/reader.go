@@ -1,0 +1,341 @@
+package segfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Reader reads the frames of one segment file. It may be shared.
+type Reader struct {
+	d     disk.Disk
+	name  string
+	f     disk.File
+	hdr   header
+	latch fence.Latch
+	slot  slot // the one that counts, once fenced
+
+	index  index
+	table  *ProducerTable
+	holes  []Hole
+	cut    Cut
+	sums   footer // frames, digest and times
+	faults []*CorruptError
+}
+
+// OpenReader opens a segment file, fenced or open. Of a fenced one it knows the
+// end, the index and the producer table from the footer; where the footer is
+// damaged it reads the file's frame headers instead and says so in Faults. A file
+// that is no readable segment is refused with an error that says what it is.
+func OpenReader(d disk.Disk, name string) (*Reader, error) {
+	o, err := openFile(d, name, true)
+	if err != nil {
+		return nil, err
+	}
+	r, err := o.reader(d)
+	if err != nil {
+		o.close()
+		return nil, err
+	}
+	o.win.close()
+	return r, nil
+}
+
+func (o *opened) reader(d disk.Disk) (*Reader, error) {
+	if err := o.refuse(); err != nil {
+		return nil, err
+	}
+	r := &Reader{d: d, name: o.name, f: o.f, hdr: o.hdr}
+	if o.verd == fileRestored {
+		r.faults = append(r.faults, &CorruptError{File: o.name, Reason: o.why})
+	}
+	r.faults = append(r.faults, o.slots.faults(o.name)...)
+	var err error
+	if r.latch, err = o.slots.latch(o.hdr.Base); err != nil {
+		return nil, &CorruptError{File: o.name, Byte: slotA, Reason: err.Error()}
+	}
+	r.slot, _ = o.slots.current()
+	if r.latch.State() == fence.Open {
+		return r, nil
+	}
+	f, err := o.footer(r.slot)
+	if isRead(err) {
+		return nil, err
+	}
+	if err != nil {
+		r.faults = append(r.faults, &CorruptError{File: o.name, Byte: r.slot.footer, Reason: err.Error()})
+		if f, err = o.rebuild(r.slot); err != nil {
+			return nil, err
+		}
+	}
+	r.index.set(f.index)
+	r.table, r.holes, r.cut, r.sums = f.table, f.holes, f.cut, f
+	return r, nil
+}
+
+// footer reads and checks the footer that s leads to.
+func (o *opened) footer(s slot) (footer, error) {
+	if s.footer+s.length > o.size {
+		return footer{}, fmt.Errorf("the file ends at byte %d, before its footer", o.size)
+	}
+	b := make([]byte, alignBlock(s.length))
+	n, err := o.f.ReadAt(b, s.footer)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return footer{}, &readError{fmt.Errorf("segfile: %s: %w", o.name, err)}
+	}
+	return readFooter(b[:n], s.length, o.hdr.Salt, o.hdr.Base, s.end)
+}
+
+// Name is the file's name, Meta what its header says.
+func (r *Reader) Name() string { return r.name }
+func (r *Reader) Meta() Meta   { return r.hdr.Meta }
+
+// File is the file, for reads of the caller's own.
+func (r *Reader) File() disk.File { return r.f }
+
+// Latch is what the file's latch says.
+func (r *Reader) Latch() fence.Latch { return r.latch }
+
+// End is where a fenced segment ends; false while it is open.
+func (r *Reader) End() (fence.End, bool) { return r.latch.End() }
+
+// Table is what the range knows of its producers at the segment's end. It is nil
+// for an open file, and for one whose start mark was damaged: that is not knowing,
+// never an empty table. The caller clones it before changing it.
+func (r *Reader) Table() *ProducerTable { return r.table }
+
+// Times are the smallest and largest time of the records, in ms; false when it is
+// not known: the file is open, or no record has one.
+func (r *Reader) Times() (minTime, maxTime int64, ok bool) {
+	return r.sums.minTime, r.sums.maxTime, r.sums.minTime > 0
+}
+
+// Digest is a hash of the identities of all frames, equal on every replica, and
+// how many frames there are.
+func (r *Reader) Digest() (digest, frames uint64) { return r.sums.digest, r.sums.frames }
+
+// Faults is what is damaged in the file though it can be read.
+func (r *Reader) Faults() []*CorruptError { return r.faults }
+
+// Cut is what recovery set aside behind the end; zero for none.
+func (r *Reader) Cut() Cut { return r.cut }
+
+// Holes are the damaged stretches that are on record, those in which somebody
+// accepted the loss included.
+func (r *Reader) Holes() ([]Hole, error) {
+	return r.allHoles()
+}
+
+// Find is the position of a frame from which offset can be reached by reading on;
+// false when offset lies outside the segment.
+func (r *Reader) Find(offset uint64) (pos int64, ok bool) {
+	if end, fenced := r.latch.End(); offset < r.hdr.Base || fenced && offset >= end.Offset {
+		return 0, false
+	}
+	if e, ok := r.index.find(offset); ok {
+		return e.pos, true
+	}
+	return DataStart, true
+}
+
+// FindTime is Find for the first record whose time is ms or later; false when
+// there is none.
+func (r *Reader) FindTime(ms int64) (pos int64, ok bool) {
+	if _, fenced := r.latch.End(); fenced && ms > r.sums.maxTime {
+		return 0, false
+	}
+	if e, ok := r.index.findTime(ms); ok {
+		return e.pos, true
+	}
+	return DataStart, true
+}
+
+// ReadFrames reads frames of a fenced segment from the one at pos into dst. It
+// returns those that came whole, padding between them included (take them apart
+// with [Walk], and believe nothing before record.Verify), and the position to go
+// on at. At the end it is io.EOF, where the first frame does not fit a
+// [BufferError], and damage is a [HoleError] or a [CorruptError].
+func (r *Reader) ReadFrames(dst []byte, pos int64) (frames []byte, next int64, err error) {
+	end, fenced := r.latch.End()
+	if !fenced {
+		return nil, pos, fmt.Errorf("%w: %s", ErrOpen, r.name)
+	}
+	limit := end
+	for _, h := range r.holes {
+		if pos >= h.Position && pos < h.Position+h.Length {
+			return nil, pos, r.hole(h)
+		}
+		if pos < h.Position {
+			limit = fence.End{Offset: h.Offset, Position: h.Position}
+			break
+		}
+	}
+	frames, next, err = ReadFrames(r.f, r.hdr.Salt, dst, pos, limit)
+	switch {
+	case errors.Is(err, io.EOF) && limit != end:
+		for _, h := range r.holes {
+			if h.Position == limit.Position {
+				return nil, h.Position, r.hole(h)
+			}
+		}
+	case errors.Is(err, ErrDamaged): // it may be damage that somebody has seen and accepted
+		all, lerr := r.allHoles()
+		if lerr != nil {
+			return nil, pos, errors.Join(err, lerr)
+		}
+		for _, h := range all {
+			if pos >= h.Position && pos < h.Position+h.Length {
+				return nil, pos, &HoleError{r.name, h}
+			}
+		}
+	}
+	return frames, next, err
+}
+
+func (r *Reader) hole(h Hole) error {
+	all, err := r.allHoles()
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if a.Position == h.Position && a.Accepted {
+			h.Accepted = true
+		}
+	}
+	return &HoleError{r.name, h}
+}
+
+// Scan calls fn for every frame of a fenced segment from pos on, marks included,
+// after it held it against its checksums. The frame is good until fn returns.
+func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte) error) error {
+	buf := make([]byte, windowMax)
+	for {
+		frames, next, err := r.ReadFrames(buf, pos)
+		var small *BufferError
+		switch {
+		case errors.As(err, &small):
+			buf = make([]byte, small.Need)
+			continue
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		err = Walk(frames, pos, r.hdr.Salt, func(at int64, h record.Head, frame []byte) error {
+			if _, err := record.Check(frame, r.hdr.Salt); err != nil {
+				return &CorruptError{File: r.name, Byte: at, Reason: err.Error()}
+			}
+			return fn(at, h, frame)
+		})
+		if err != nil {
+			return err
+		}
+		pos = next
+	}
+}
+
+// Scan calls fn for every frame of a fenced segment, checked.
+func Scan(r *Reader, fn func(pos int64, h record.Head, frame []byte) error) error {
+	return r.Scan(DataStart, fn)
+}
+
+// Close closes the file.
+func (r *Reader) Close() error { return r.f.Close() }
+
+// ReadFrames reads frames of a file from the one at pos into dst, up to end: what
+// [Reader.ReadFrames] does, for a segment that is open and whose readers may see
+// what lies before end. Reads start on boundaries of a block, so dst should be
+// aligned memory of whole blocks, and large enough for a frame and a block.
+func ReadFrames(f disk.File, salt uint64, dst []byte, pos int64, end fence.End) (frames []byte, next int64, err error) {
+	if pos >= end.Position {
+		return nil, pos, io.EOF
+	}
+	start := pos &^ (block - 1)
+	n := int(min(int64(len(dst)), alignBlock(end.Position)-start))
+	got, err := f.ReadAt(dst[:n], start)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, pos, fmt.Errorf("segfile: %s: %w", f.Name(), err)
+	}
+	b := dst[:min(int64(got), end.Position-start)]
+	at, last := int(pos-start), int(pos-start)
+	next = pos
+	for next < end.Position {
+		if at+record.HeaderSize > len(b) {
+			break
+		}
+		h, err := record.ParseHead(b[at:], salt)
+		if err != nil {
+			if last > int(pos-start) {
+				break // what came before is good; the next read meets it first
+			}
+			return nil, pos, damaged(f.Name(), next, err)
+		}
+		if at+int(h.FrameLen) > len(b) {
+			if last == int(pos-start) && got == n && n == len(dst) {
+				return nil, pos, &BufferError{int(alignBlock(int64(at) + int64(h.FrameLen)))}
+			}
+			if last == int(pos-start) {
+				return nil, pos, &CorruptError{File: f.Name(), Byte: next, Reason: "the frame reaches past the end"}
+			}
+			break
+		}
+		last = at + int(h.FrameLen)
+		at = behind(b, start, at, int(h.FrameLen))
+		next = start + int64(at)
+		if h.Next() >= end.Offset && !h.Mark() {
+			next = end.Position // what shares its last block was cut off
+		}
+	}
+	if last == int(pos-start) {
+		switch {
+		case next >= end.Position:
+			return nil, next, io.EOF
+		case n == len(dst) && got == n:
+			return nil, pos, &BufferError{int(pos-start) + 2*block}
+		}
+		return nil, pos, &CorruptError{File: f.Name(), Byte: next, Reason: "the file ends before the segment does"}
+	}
+	return b[pos-start : last], min(next, end.Position), nil
+}
+
+// behind is where the frame behind the one at at starts in b, whose first byte is
+// at position start of the file.
+func behind(b []byte, start int64, at, frameLen int) int {
+	next := int(alignFrame(start+int64(at+frameLen)) - start)
+	if (start+int64(next))%block == 0 || next+4 <= len(b) && binary.LittleEndian.Uint32(b[next:]) != 0 {
+		return next
+	}
+	return int(alignBlock(start+int64(next)) - start)
+}
+
+// damaged turns a parser's complaint about the frame at pos into an error.
+func damaged(file string, pos int64, err error) error {
+	if errors.Is(err, record.ErrVersion) {
+		return fmt.Errorf("%w: %s: frame at byte %d: %w", ErrNewer, file, pos, err)
+	}
+	return &CorruptError{File: file, Byte: pos, Reason: err.Error()}
+}
+
+// Walk calls fn for each frame in b, which starts with the frame at pos and ends
+// with a whole one.
+func Walk(b []byte, pos int64, salt uint64, fn func(pos int64, h record.Head, frame []byte) error) error {
+	for at := 0; at < len(b); {
+		h, err := record.ParseHead(b[at:], salt)
+		if err != nil {
+			return damaged("frames in memory", pos+int64(at), err)
+		}
+		if at+int(h.FrameLen) > len(b) {
+			return damaged("frames in memory", pos+int64(at), &record.FrameError{Reason: "cut off"})
+		}
+		if err := fn(pos+int64(at), h, b[at:at+int(h.FrameLen):at+int(h.FrameLen)]); err != nil {
+			return err
+		}
+		at = behind(b, pos, at, int(h.FrameLen))
+	}
+	return nil
+}

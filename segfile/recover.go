@@ -1,0 +1,416 @@
+package segfile
+
+import (
+	"fmt"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// State is what recovery makes of a file.
+type State uint8
+
+const (
+	NeverUsed State = iota // nothing was ever stored: the file may be removed
+	Clean                  // everything that was ever written is whole
+	Torn                   // the last flushes, which nothing proves, are not whole: they are cut off
+	Damaged                // bytes that were durable are not there any more, or the header is not
+	Foreign                // no segment, or not the one that the name says
+	Newer                  // a later version's
+)
+
+func (s State) String() string {
+	return [...]string{NeverUsed: "never used", Clean: "clean", Torn: "torn", Damaged: "damaged", Foreign: "foreign", Newer: "newer format"}[s]
+}
+
+// Verdict is what [Recover] found. Nothing in the file was changed.
+type Verdict struct {
+	Name  string
+	Meta  Meta // when the header, or its copy, can be read
+	State State
+	Latch fence.Latch // open: the copy is to be fenced, at End and nowhere else
+	End   fence.End
+
+	// Table is what the range knows of its producers at End. It is nil when that is
+	// not known, because the start mark or the whole file is damaged: the table of
+	// the segment before, brought up to date with this one's frames, is the same.
+	Table *ProducerTable
+	// Durable is the highest position that the file proves to have been durable.
+	Durable int64
+	// Holes are damaged stretches between frames that can be read; only in an open
+	// file, or on record in a fenced one.
+	Holes []Hole
+	// Cut is what lies behind End and cannot be proved to have been durable. On one
+	// copy nobody can tell a torn write from rot here. It stays in the file when
+	// the copy is fenced, between End and the footer.
+	Cut Cut
+	// Why says in words what made the State; Faults what is damaged and where.
+	Why    string
+	Faults []*CorruptError
+
+	ReadBytes int64 // read to find all this
+
+	d        disk.Disk
+	hdr      header
+	slots    slots
+	tally    tally
+	refusal  error
+	footerAt int64
+}
+
+// Err is why the file cannot be used as a segment, nil when it can.
+func (v *Verdict) Err() error { return v.refusal }
+
+// breakKind is what lies where the chain of valid frames ends.
+type breakKind uint8
+
+const (
+	breakEOF    breakKind = iota // the file ends
+	breakBlank                   // zeros, up to where the search ends
+	breakStale                   // nothing of this segment; the file had an earlier life
+	breakFooter                  // the footer of a fence whose latch was not reached
+	breakOurs                    // something of this segment that is not whole
+	breaks
+)
+
+// tailRow is a row of the table of what the end of an open file may look like.
+// behind: valid frames follow within the bounded search. proven: one of them says
+// that bytes behind the break were durable when it was written.
+type tailRow struct {
+	at             breakKind
+	behind, proven bool
+	verd           tailVerdict
+	why            string
+}
+
+type tailVerdict uint8
+
+const (
+	tailClean  tailVerdict = iota
+	tailCut                // cut here, and say so
+	tailHole               // damage at rest: step over it
+	tailAbsurd             // no file looks like this
+)
+
+// Frames are acknowledged in the order they lie in the file, each after all
+// before it was durable, and every frame carries how far that was when it was
+// written. So a break that a later frame's durable position lies behind was whole
+// once: that is damage at rest, whatever it looks like. Any other break lies in
+// flushes that may never have been acknowledged; if there is anything of ours at or
+// behind it, it is cut off and reported, because the last of these flushes may have
+// been acknowledged after all when the rot came later.
+var tailRows = []tailRow{
+	{breakEOF, false, false, tailClean, "the file ends with the last frame"},
+	{breakEOF, false, true, tailAbsurd, ""},
+	{breakEOF, true, false, tailAbsurd, ""},
+	{breakEOF, true, true, tailAbsurd, ""},
+	{breakBlank, false, false, tailClean, "only zeros follow"},
+	{breakBlank, false, true, tailAbsurd, ""},
+	{breakBlank, true, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
+	{breakBlank, true, true, tailHole, "frames that were durable are zeros"},
+	{breakStale, false, false, tailClean, "only bytes of the file's earlier life follow"},
+	{breakStale, false, true, tailAbsurd, ""},
+	{breakStale, true, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
+	{breakStale, true, true, tailHole, "frames that were durable are gone"},
+	{breakFooter, false, false, tailClean, "a fence wrote its footer and not its latch"},
+	{breakFooter, false, true, tailAbsurd, ""},
+	{breakFooter, true, false, tailAbsurd, ""}, // the search stops at a footer
+	{breakFooter, true, true, tailAbsurd, ""},
+	{breakOurs, false, false, tailCut, "the last flush is not whole, and nothing proves that it ever was"},
+	{breakOurs, false, true, tailAbsurd, ""},
+	{breakOurs, true, false, tailCut, "a flush is not whole, and neither it nor the later ones were proved durable"},
+	{breakOurs, true, true, tailHole, "frames that were durable are damaged"},
+}
+
+func decideTail(at breakKind, behind, proven bool) (tailVerdict, string) {
+	for i := range tailRows {
+		if r := &tailRows[i]; r.at == at && r.behind == behind && r.proven == proven {
+			return r.verd, r.why
+		}
+	}
+	panic("segfile: an end that no row describes")
+}
+
+// Recover says what a segment file holds. An error means that the file could not
+// be read, and nothing about what is in it; what is wrong with the file is in the
+// Verdict. It writes nothing, so it may be asked again.
+//
+// Of a fenced file it reads latch and footer. Of an open one it follows the frame
+// headers to the end, and checks payloads only behind the last position that one
+// of them proves durable; what rots before that is for reads and [Verify] to find.
+func Recover(d disk.Disk, name string) (*Verdict, error) {
+	o, err := openFile(d, name, true)
+	if err != nil {
+		return nil, err
+	}
+	defer o.close()
+	v := &Verdict{Name: name, d: d, refusal: o.refuse(), Why: o.why}
+	if !o.readable() {
+		v.State = map[fileVerdict]State{fileLost: Damaged, fileNeverUsed: NeverUsed, fileForeign: Foreign, fileNewer: Newer}[o.verd]
+		if v.State == Damaged {
+			v.Faults = append(v.Faults, &CorruptError{File: name, Reason: o.why})
+		}
+		v.ReadBytes = o.win.read + int64(len(o.blocks))
+		return v, nil
+	}
+	v.Meta, v.hdr, v.slots, v.State, v.Why = o.hdr.Meta, o.hdr, o.slots, Clean, ""
+	if o.verd == fileRestored {
+		v.damage(0, o.why+"; the copy in the start mark is used")
+	}
+	v.Faults = append(v.Faults, o.slots.faults(name)...)
+	latch, lerr := o.slots.latch(o.hdr.Base)
+	v.Latch = latch
+	if latch.State() == fence.Open {
+		if lerr != nil { // a torn latch, or a rotten one: the frames say where the end is
+			v.Why = lerr.Error()
+			v.slots = slots{sa: slotBad, sb: slotBad, sc: o.slots.sc}
+		}
+		err = v.walk(o)
+	} else {
+		err = v.fenced(o)
+	}
+	v.ReadBytes = o.win.read + int64(len(o.blocks))
+	if err != nil {
+		return nil, fmt.Errorf("segfile: recover %s: %w", name, err)
+	}
+	return v, nil
+}
+
+// damage notes a fault that makes the file a damaged one.
+func (v *Verdict) damage(at int64, why string) {
+	v.Faults = append(v.Faults, &CorruptError{File: v.Name, Byte: at, Reason: why})
+	v.State = Damaged
+	if v.Why == "" {
+		v.Why = why
+	}
+}
+
+// fenced takes what the latch and the footer say.
+func (v *Verdict) fenced(o *opened) error {
+	s, _ := o.slots.current()
+	v.End, _ = v.Latch.End()
+	v.Durable = v.End.Position
+	if v.Why == "" {
+		v.Why = "fenced"
+	}
+	if v.End.Position > o.size {
+		v.damage(o.size, fmt.Sprintf("the file ends here, and the segment at byte %d", v.End.Position))
+		return nil
+	}
+	f, err := o.footer(s)
+	if isRead(err) {
+		return err
+	}
+	if err != nil {
+		v.Faults = append(v.Faults, &CorruptError{File: v.Name, Byte: s.footer, Reason: err.Error()})
+		if f, err = o.rebuild(s); err != nil {
+			return err
+		}
+		if f.end != v.End {
+			v.damage(s.footer, "the footer is damaged, and so are frames")
+		}
+	}
+	v.Table, v.Holes, v.Cut = f.table, f.holes, f.cut
+	if len(f.holes) > 0 {
+		v.State, v.Why = Damaged, "holes are on record"
+	}
+	return nil
+}
+
+// located is a frame head and where it lies.
+type located struct {
+	pos  int64
+	head record.Head
+}
+
+// walk recovers an open file.
+func (v *Verdict) walk(o *opened) error {
+	r := &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base}
+	v.tally = tally{next: o.hdr.Base}
+	if err := o.readStart(); err != nil {
+		return err
+	}
+	// The start mark was durable before the file had its name, whatever it says.
+	r.durable = DataStart + 1
+	if o.hasMark {
+		v.tally.table = o.table
+		r.durable = DataStart + alignBlock(int64(o.mark.FrameLen))
+	} else {
+		v.damage(DataStart, "the start mark is damaged: what the range knew of its producers is not known")
+	}
+	for {
+		if err := r.chain(); err != nil {
+			return err
+		}
+		bad, err := r.settle()
+		if err != nil {
+			return err
+		}
+		s, err := r.look(bad)
+		if err != nil {
+			return err
+		}
+		done, err := r.decide(bad, s)
+		if err != nil || done {
+			v.Table, v.Durable = v.tally.table, r.durable
+			return err
+		}
+	}
+}
+
+// recovery follows the chain of frames of an open file.
+type recovery struct {
+	v    *Verdict
+	o    *opened
+	win  *window
+	salt uint64
+
+	pos     int64     // of the frame that is next
+	next    uint64    // its base offset
+	durable int64     // the highest durable position seen
+	lag     int64     // the furthest a frame's end was from its durable position
+	pending []located // frames in the chain that end behind durable
+	tail    int64     // end of the last frame with records that was taken, unaligned
+	stop    uint64    // records from this offset on are not part of the segment; 0 = all are
+	one     bool      // the first frame behind damage is all that is looked for
+}
+
+// valid reads the head at pos if it can be the chain's next.
+func (r *recovery) valid() (record.Head, bool, error) {
+	if r.pos >= r.o.size {
+		return record.Head{}, false, nil
+	}
+	h, err := r.win.head(r.pos, r.salt)
+	switch {
+	case isRead(err):
+		return h, false, err
+	case err != nil:
+		return h, false, newer(r.v.Name, r.pos, err)
+	case h.Base != r.next, h.Durable > r.pos, r.pos+int64(h.FrameLen) > r.o.size:
+		return h, false, nil
+	case r.stop != 0 && h.Base >= r.stop && !h.Mark():
+		return h, false, nil
+	}
+	return h, true, nil
+}
+
+// chain follows heads until one is not valid.
+func (r *recovery) chain() error {
+	for {
+		h, ok, err := r.valid()
+		if err != nil || !ok {
+			return err
+		}
+		r.prove(h.Durable)
+		end := r.pos + int64(h.FrameLen)
+		r.lag = max(r.lag, end-h.Durable)
+		r.pending = append(r.pending, located{r.pos, h})
+		if end <= r.durable {
+			r.commit(len(r.pending))
+		}
+		if r.pos, err = r.win.after(r.pos, &h); err != nil {
+			return err
+		}
+		r.next = h.Next()
+	}
+}
+
+// prove takes a durable position, and with it all frames that end before it.
+func (r *recovery) prove(durable int64) {
+	if durable <= r.durable {
+		return
+	}
+	r.durable = durable
+	n := 0
+	for n < len(r.pending) && r.pending[n].pos+int64(r.pending[n].head.FrameLen) <= durable {
+		n++
+	}
+	r.commit(n)
+}
+
+// commit takes the first n pending frames for good.
+func (r *recovery) commit(n int) {
+	for i := range r.pending[:n] {
+		p := &r.pending[i]
+		r.v.tally.add(p.pos, &p.head)
+		if !p.head.Mark() {
+			r.tail = p.pos + int64(p.head.FrameLen)
+		}
+	}
+	r.pending = append(r.pending[:0], r.pending[n:]...)
+}
+
+// settle checks the payloads of the frames that nothing proves, in order. The
+// first that is not whole is where the chain breaks after all.
+func (r *recovery) settle() (bad *located, err error) {
+	for i := range r.pending {
+		p := &r.pending[i]
+		ok, err := r.win.whole(p.pos, &p.head)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			b := *p
+			r.commit(i)
+			r.pending = r.pending[:0]
+			r.pos, r.next = b.pos, b.head.Base
+			return &b, nil
+		}
+	}
+	r.commit(len(r.pending))
+	return nil, nil
+}
+
+// decide acts on one break; done when it is the end.
+func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
+	v := r.v
+	verd, why := decideTail(s.kind, s.behind, s.behind && max(s.durable, r.durable) > r.pos)
+	switch verd {
+	case tailClean:
+		if v.Why == "" {
+			v.Why = why
+		}
+	case tailCut:
+		if v.State != Damaged {
+			v.State = Torn
+		}
+		v.Why = why
+		v.Cut = Cut{Position: r.pos, Length: s.end - r.pos}
+		if s.next > r.next {
+			v.Cut.Records = s.next - r.next
+		}
+	case tailHole:
+		r.step(bad, s, why)
+		return false, nil
+	default:
+		panic(fmt.Sprintf("segfile: %s: break of kind %d at %d, behind %v, durable %d", v.Name, s.kind, r.pos, s.behind, s.durable))
+	}
+	v.End = fence.End{Offset: v.tally.next, Position: alignBlock(r.pos), Bytes: v.tally.bytes}
+	v.footerAt = alignBlock(max(r.pos, s.end))
+	return true, nil
+}
+
+// step records a hole at the break and goes on behind it: where a damaged payload
+// ends, or at the first valid frame that follows.
+func (r *recovery) step(bad *located, s sight, why string) {
+	h := Hole{Position: r.pos, Offset: r.next}
+	to, next := s.first.pos, s.first.head.Base
+	if bad != nil {
+		to, next = s.resume, bad.head.Next()
+	}
+	h.Length, h.Records = to-r.pos, next-r.next
+	r.v.damage(r.pos, why)
+	r.v.Holes = append(r.v.Holes, h)
+	r.pos, r.next = to, next
+	r.v.tally.next = next
+	r.prove(s.durable)
+}
+
+// newer passes on that a frame is a later version's: then nothing may be decided.
+func newer(file string, pos int64, err error) error {
+	if err := damaged(file, pos, err); isNewer(err) {
+		return err
+	}
+	return nil
+}

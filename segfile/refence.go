@@ -1,0 +1,246 @@
+package segfile
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+)
+
+// Fence closes a recovered copy at the end that was found, for good. Bytes that
+// were cut off stay where they are: the footer goes behind them. Of a copy that is
+// fenced already it makes the latch whole again, when a slot was lost. A crash at
+// any time leaves what another Recover finds the same end in.
+func (v *Verdict) Fence(now int64, fenceID uint64) (fence.Latch, error) {
+	if v.refusal != nil {
+		return v.Latch, v.refusal
+	}
+	f, err := v.d.Open(v.Name, false)
+	if err != nil {
+		return v.Latch, err
+	}
+	defer f.Close()
+	if v.Latch.State() != fence.Open {
+		return v.Latch, v.mend(f)
+	}
+	latch, err := v.Latch.Fence(v.End, fenceID, now)
+	if err != nil {
+		return v.Latch, fmt.Errorf("segfile: %s: %w", v.Name, err)
+	}
+	ft := v.tally.footer(v.hdr.Base, v.End.Position, v.Holes, v.Cut)
+	s := slot{end: v.End, fenceID: fenceID, at: now, footer: v.footerAt}
+	if _, err := writeFence(f, &ft, s, v.hdr.Salt); err != nil {
+		return v.Latch, err
+	}
+	v.Latch = latch
+	return latch, nil
+}
+
+// mend writes the slot of A and B that is not valid from the one that is, and
+// never touches that one.
+func (v *Verdict) mend(f disk.File) error {
+	good, ok := v.slots.fenced()
+	if !ok {
+		return nil // a settlement alone says where the file ends
+	}
+	b := make([]byte, block)
+	for _, x := range []struct {
+		state  *slotState
+		letter byte
+		at     int64
+	}{{&v.slots.sa, 'A', slotA}, {&v.slots.sb, 'B', slotB}} {
+		if *x.state == slotValid {
+			continue
+		}
+		good.put(b, x.letter, v.hdr.Salt)
+		if err := f.WriteAt(b, x.at); err != nil {
+			return fmt.Errorf("segfile: latch: %w", err)
+		}
+		*x.state = slotValid
+	}
+	return nil
+}
+
+// Trim gives blocks behind the footer of a fenced copy back. It may take long.
+func Trim(d disk.Disk, name string) error {
+	o, err := openFile(d, name, false)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	if err := o.refuse(); err != nil {
+		return err
+	}
+	s, ok := o.slots.current()
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrOpen, name)
+	}
+	return trim(o.f, alignBlock(s.footer+s.length))
+}
+
+// rebuild makes the footer of a fenced file again from its frame heads, taking
+// what cannot be read for a hole.
+func (o *opened) rebuild(s slot) (footer, error) {
+	if err := o.readStart(); err != nil {
+		return footer{}, err
+	}
+	v := &Verdict{Name: o.name, tally: tally{next: o.hdr.Base, table: o.table}}
+	size := o.size
+	defer func() { o.size, o.win.size = size, size }()
+	o.size = min(o.size, s.end.Position)
+	o.win.size = o.size
+	// A fence closes only what is durable, so payloads are not looked at.
+	r := &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base, durable: s.end.Position, stop: s.end.Offset, one: true}
+	for {
+		if err := r.chain(); err != nil {
+			return footer{}, err
+		}
+		if r.next >= s.end.Offset {
+			break
+		}
+		g := sight{}
+		if err := r.search(&g, alignFrame(r.pos)+64, s.end.Position); err != nil {
+			return footer{}, err
+		}
+		h := Hole{Position: r.pos, Length: s.end.Position - r.pos, Offset: r.next, Records: s.end.Offset - r.next}
+		if g.behind && g.first.head.Base < s.end.Offset {
+			h.Length, h.Records = g.first.pos-r.pos, g.first.head.Base-r.next
+			r.pos, r.next = g.first.pos, g.first.head.Base
+		} else {
+			r.pos, r.next = s.end.Position, s.end.Offset
+		}
+		v.tally.next = r.next
+		v.Holes = append(v.Holes, h)
+	}
+	cut := Cut{}
+	if s.footer > s.end.Position && o.slots.sc != slotValid {
+		cut = Cut{Position: s.end.Position, Length: s.footer - s.end.Position}
+	}
+	f := v.tally.footer(o.hdr.Base, s.end.Position, v.Holes, cut)
+	f.end.Bytes = v.tally.bytes
+	return f, nil
+}
+
+// RepairFooter writes the footer of a fenced file again, from its frames, when it
+// is damaged and nothing else is: the same bytes, because nothing but the frames
+// goes into it. A crash in it leaves the footer damaged, as it was.
+func RepairFooter(d disk.Disk, name string) error {
+	o, err := openFile(d, name, false)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	if err := o.refuse(); err != nil {
+		return err
+	}
+	s, ok := o.slots.current()
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrOpen, name)
+	}
+	_, err = o.footer(s)
+	if err == nil || isRead(err) {
+		return err
+	}
+	f, err := o.rebuild(s)
+	if err != nil {
+		return err
+	}
+	b, n := f.encode(o.hdr.Salt)
+	if n != s.length || len(f.holes) > 0 || f.end != s.end {
+		return &CorruptError{File: name, Byte: s.footer, Reason: "the footer is damaged, and the frames do not give it back"}
+	}
+	if err := o.f.WriteAt(b, s.footer); err != nil {
+		return fmt.Errorf("segfile: footer: %w", err)
+	}
+	return nil
+}
+
+// Settle cuts a fenced copy to the end that the control plane recorded for the
+// segment, once: a lower one, where a frame ends. A new footer is written behind
+// the old one, then slot C. A crash before that leaves the copy as it was fenced.
+func Settle(d disk.Disk, name string, end uint64, now int64, fenceID uint64) (fence.Latch, error) {
+	o, err := openFile(d, name, false)
+	if err != nil {
+		return fence.Latch{}, err
+	}
+	defer o.close()
+	if err := o.refuse(); err != nil {
+		return fence.Latch{}, err
+	}
+	latch, err := o.slots.latch(o.hdr.Base)
+	if err != nil {
+		return latch, &CorruptError{File: name, Byte: slotA, Reason: err.Error()}
+	}
+	if latch.State() == fence.Open {
+		return latch, fmt.Errorf("segfile: %s: %w", name, fence.ErrNotFenced)
+	}
+	if have, _ := latch.End(); have.Offset == end {
+		return latch, nil
+	}
+	s, _ := o.slots.current()
+	if latch.State() == fence.Settled || end > s.end.Offset {
+		_, err := latch.Settle(fence.End{Offset: end, Position: s.end.Position, Bytes: s.end.Bytes}, now)
+		return latch, fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	f, err := o.prefix(s, end)
+	if err != nil {
+		return latch, err
+	}
+	settled, err := latch.Settle(f.end, now)
+	if err != nil {
+		return latch, fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	b, n := f.encode(o.hdr.Salt)
+	c := slot{end: f.end, fenceID: fenceID, at: now, footer: alignBlock(s.footer + s.length), length: n}
+	if err := o.f.WriteAt(b, c.footer); err != nil {
+		return latch, fmt.Errorf("segfile: footer: %w", err)
+	}
+	blk := make([]byte, block)
+	c.put(blk, 'C', o.hdr.Salt)
+	if err := o.f.WriteAt(blk, slotC); err != nil {
+		return latch, fmt.Errorf("segfile: latch: %w", err)
+	}
+	return settled, nil
+}
+
+// prefix is the footer of a fenced file as if it ended at offset.
+func (o *opened) prefix(s slot, offset uint64) (footer, error) {
+	if offset < o.hdr.Base {
+		return footer{}, fmt.Errorf("segfile: %s: %w: %d is below %d", o.name, fence.ErrBelowBase, offset, o.hdr.Base)
+	}
+	old, err := o.footer(s)
+	if err != nil {
+		return footer{}, errors.Join(&CorruptError{File: o.name, Byte: s.footer, Reason: "the footer"}, err)
+	}
+	if err := o.readStart(); err != nil {
+		return footer{}, err
+	}
+	v := &Verdict{Name: o.name, tally: tally{next: o.hdr.Base, table: o.table}}
+	r := &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base, durable: s.end.Position, stop: offset}
+	if offset == o.hdr.Base {
+		f := v.tally.footer(o.hdr.Base, DataStart, nil, Cut{})
+		return f, nil
+	}
+	var holes []Hole
+	for {
+		if err := r.chain(); err != nil {
+			return footer{}, err
+		}
+		if r.next >= offset {
+			break
+		}
+		i := len(holes)
+		if i >= len(old.holes) || old.holes[i].Position != r.pos {
+			return footer{}, &CorruptError{File: o.name, Byte: r.pos, Reason: "no valid frame where one was fenced"}
+		}
+		h := old.holes[i]
+		holes = append(holes, h)
+		r.pos, r.next = h.Position+h.Length, h.Offset+h.Records
+		v.tally.next, r.tail = r.next, r.pos
+	}
+	if r.next != offset {
+		return footer{}, fmt.Errorf("%w: %s: %d", ErrBoundary, o.name, offset)
+	}
+	return v.tally.footer(o.hdr.Base, alignBlock(r.tail), holes, Cut{}), nil
+}

@@ -1,0 +1,202 @@
+package segfile
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// How far behind a break valid frames are looked for: as far as the largest frame
+// reaches where there is a sign that something of ours is there; otherwise twice as
+// far as the segment's writes ever ran ahead of what was durable, and at least
+// searchMin, because the search of a file that simply ends there costs time at
+// every start.
+const (
+	searchMax = record.MaxFrame + 2*block
+	searchMin = 1 << 20
+)
+
+// sight is what lies at a break and behind it.
+type sight struct {
+	kind    breakKind
+	behind  bool    // valid frames follow
+	first   located // the first of them
+	durable int64   // the highest durable position they state
+	next    uint64  // offset after the last record seen, damaged or not
+	end     int64   // end of what is ours, on a boundary of a block
+	resume  int64   // where the frame behind a damaged payload starts
+}
+
+// look says what lies at r.pos, where the chain broke, and behind it. bad is the
+// frame there, when only its payload is damaged.
+func (r *recovery) look(bad *located) (s sight, err error) {
+	s.end, s.next, s.durable = r.pos, r.next, 0
+	from := alignFrame(r.pos)
+	reach := int64(searchMax)
+	switch {
+	case bad != nil:
+		s.kind, s.next = breakOurs, bad.head.Next()
+		if s.resume, err = r.win.after(bad.pos, &bad.head); err != nil {
+			return s, err
+		}
+		from = s.resume
+		s.end = alignBlock(min(bad.pos+int64(bad.head.FrameLen), r.o.size))
+	case r.pos >= r.o.size:
+		s.kind = breakEOF
+		return s, nil
+	default:
+		if err := r.classify(&s); err != nil {
+			return s, err
+		}
+		if s.kind != breakOurs {
+			reach = max(searchMin, min(2*r.lag, searchMax))
+		}
+	}
+	if r.o.size > r.o.hdr.blocks { // what lies behind the size it began with was written since
+		reach = max(reach, r.o.size-r.pos)
+	}
+	if err := r.search(&s, from, r.pos+reach); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+// classify says what lies at the break itself, as far as one look can tell.
+func (r *recovery) classify(s *sight) error {
+	b, err := r.win.get(r.pos, 2*record.HeaderSize)
+	if err != nil {
+		return err
+	}
+	s.kind = breakBlank
+	if r.o.hdr.recycled {
+		s.kind = breakStale
+	}
+	if r.pos%block == 0 && footerAt(b, fence.End{Offset: r.v.tally.next, Position: r.pos, Bytes: r.v.tally.bytes}) {
+		s.kind = breakFooter
+		return nil
+	}
+	if isZero(b) {
+		return nil
+	}
+	h, ours := r.trace(b)
+	if !ours {
+		return nil
+	}
+	s.kind = breakOurs
+	if h != nil && h.Base == r.next {
+		s.next = h.Next()
+		s.end = alignBlock(min(r.pos+int64(h.FrameLen), r.o.size))
+	} else {
+		s.end = alignBlock(r.pos + 1)
+	}
+	return nil
+}
+
+// trace says whether b starts with what is left of a header of this segment, and
+// which, if that can be told: one with a single wrong bit still can.
+func (r *recovery) trace(b []byte) (h *record.Head, ours bool) {
+	if len(b) < record.HeaderSize {
+		return nil, !r.o.hdr.recycled
+	}
+	b = b[:record.HeaderSize]
+	if h, err := record.ParseHead(b, r.salt); err == nil {
+		return &h, true
+	}
+	flip := append([]byte(nil), b...)
+	for bit := range 8 * len(flip) {
+		flip[bit/8] ^= 1 << (bit % 8)
+		if h, err := record.ParseHead(flip, r.salt); err == nil {
+			return &h, true
+		}
+		flip[bit/8] ^= 1 << (bit % 8)
+	}
+	if !r.o.hdr.recycled {
+		return nil, true // there were zeros before
+	}
+	if string(b[:4]) != frameMagic || r.o.hdr.stale == 0 {
+		return nil, false
+	}
+	// A frame starts here, and it is none of the file's earlier life.
+	_, err := record.ParseHead(b, r.o.hdr.stale)
+	return nil, err != nil
+}
+
+// search looks for valid frames in [from, to), and in a file that held zeros for
+// anything else of ours. What it finds moves its end.
+func (r *recovery) search(s *sight, from, to int64) error {
+	at := from
+	for at < min(to, r.o.size) {
+		b, err := r.win.some(at)
+		if err != nil {
+			return err
+		}
+		b = b[:min(int64(len(b)), alignBlock(min(to, r.o.size))-at)]
+		i, stop := r.sift(s, b, at)
+		if stop {
+			return nil
+		}
+		if i < 0 {
+			at += int64(len(b))
+			continue
+		}
+		pos := at + int64(i)
+		h, err := r.win.head(pos, r.salt)
+		if err != nil || h.Base < r.next || h.Durable > pos {
+			if isRead(err) {
+				return err
+			}
+			if nerr := newer(r.v.Name, pos, err); nerr != nil {
+				return nerr
+			}
+			if !r.o.hdr.recycled {
+				s.kind, s.end = breakOurs, max(s.end, alignBlock(pos+1))
+			}
+			at = pos + record.FrameAlign
+			continue
+		}
+		if !s.behind {
+			s.behind, s.first = true, located{pos, h}
+		}
+		s.durable, s.next = max(s.durable, h.Durable), max(s.next, h.Next())
+		s.end = max(s.end, alignBlock(min(pos+int64(h.FrameLen), r.o.size)))
+		if s.durable > r.pos || r.one {
+			return nil // damage at rest: what follows is walked anyway
+		}
+		to = max(to, pos+searchMax)
+		if at, err = r.win.after(pos, &h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sift goes through b, which lies at position at: the index of the first place
+// that may be a frame's, or -1. In a file that held zeros any other byte before
+// it is ours too, unless it is a footer's, behind which there is nothing.
+func (r *recovery) sift(s *sight, b []byte, at int64) (i int, stop bool) {
+	end := fence.End{Offset: r.v.tally.next, Position: alignBlock(r.pos), Bytes: r.v.tally.bytes}
+	for i = 0; i+4 <= len(b); i += record.FrameAlign {
+		pos := at + int64(i)
+		if pos%block == 0 && footerAt(b[i:], end) {
+			return -1, true
+		}
+		if binary.LittleEndian.Uint32(b[i:]) == frameWord {
+			return i, false
+		}
+		if r.o.hdr.recycled {
+			continue
+		}
+		if !isZero(b[i:min(i+record.FrameAlign, len(b))]) {
+			s.kind = breakOurs
+			s.end = max(s.end, alignBlock(pos+1))
+		}
+	}
+	return -1, false
+}
+
+// frameWord is frameMagic as a number.
+const frameWord = 'R' | 'F'<<8 | 'r'<<16 | 'm'<<24
+
+func isNewer(err error) bool { return errors.Is(err, ErrNewer) }
