@@ -116,11 +116,10 @@ func (j *journal) commit(ops ...op) error {
 	for i := 0; i < len(b.ops) && err == nil; i++ {
 		err = j.image.apply(&b.ops[i])
 	}
-	j.disown(err)
+	b.err = j.disown(err)
 	j.mu.Unlock()
-	b.err = err
 	close(b.done)
-	return err
+	return b.err
 }
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
@@ -133,13 +132,18 @@ func (j *journal) own() {
 	j.flushing = true
 }
 
-// disown ends what own began. The caller holds mu.
-func (j *journal) disown(err error) {
+// disown ends what own began. An error ends the journal, and comes back as what
+// everybody is told from now on. The caller holds mu.
+func (j *journal) disown(err error) error {
 	j.flushing = false
-	if err != nil && j.failed == nil {
+	j.idle.Broadcast()
+	if err == nil {
+		return nil
+	}
+	if j.failed == nil {
 		j.failed = fmt.Errorf("%w: %w", ErrFailed, err)
 	}
-	j.idle.Broadcast()
+	return j.failed
 }
 
 // flush writes one frame durably, after moving to the other slot if it does not
@@ -367,16 +371,17 @@ func (j *journal) bytesOf(key replicaKey) int64 {
 	return 0
 }
 
-// maintain is called now and then. When nothing was saved since the last time it
+// maintain is called now and then and returns the error that ended the journal, if
+// one did. When nothing was saved since the last time it
 // writes a mark, which makes later damage of the last save detectable, and evens
 // out the slots. When the disk was full it looks whether there is space again.
-func (j *journal) maintain() {
+func (j *journal) maintain() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	quiet := j.written == j.seen
 	j.seen = j.written
 	if j.failed != nil || !quiet && j.cramped == nil || j.flushing {
-		return
+		return j.failed
 	}
 	j.own()
 	need := int64(2*j.image.bytes()) + slack
@@ -395,7 +400,7 @@ func (j *journal) maintain() {
 		j.marked = j.written
 		j.seen = j.written
 	}
-	j.disown(err)
+	return j.disown(err)
 }
 
 // even grows the spare slot to the size of the active one, or tries to when space

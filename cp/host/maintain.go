@@ -38,7 +38,10 @@ func (h *Host) maintain() {
 			return
 		case <-t.C:
 		}
-		h.journal.maintain()
+		if err := h.journal.maintain(); err != nil {
+			h.fail(err)
+			return
+		}
 		for i, v := range h.vnodes {
 			if !h.snapshotDue(v) || time.Now().Before(next[i]) {
 				continue
