@@ -71,12 +71,12 @@ func setup(entries uint32, p *abi.IOURingParams) (int, syscall.Errno) {
 }
 
 // openLinux makes a kernel ring and maps its queues.
-func openLinux(entries uint32, p *abi.IOURingParams) (*linux, submissions, completions, error) {
+func openLinux(entries uint32, p *abi.IOURingParams, o Options) (kernel, submissions, completions, error) {
 	fd, errno := setup(entries, p)
 	if errno != 0 {
 		return nil, submissions{}, completions{}, &SetupError{Step: stepSetup, Errno: errno}
 	}
-	k := &linux{fd: fd}
+	k := &linux{fd: fd, rawWait: o.RawWait}
 	if why := unfit(kernelRelease(), p.Features); why != "" {
 		k.close()
 		return nil, submissions{}, completions{}, &SetupError{Step: stepFeatures, Errno: syscall.ENOSYS, Hint: why}

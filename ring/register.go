@@ -56,10 +56,7 @@ func (r *Ring) registerTables(o Options) error {
 	if o.MustRegister {
 		return err
 	}
-	if r.info.Reason != "" {
-		r.info.Reason += "; "
-	}
-	r.info.Reason += err.Error()
+	r.note(err.Error())
 	if errno := r.registerPlaces(nil); errno != 0 {
 		r.buffers = nil // not even an empty table: RegisterBuffer will say ErrNoSlot
 	}

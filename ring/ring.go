@@ -128,7 +128,7 @@ func Open(o Options) (*Ring, error) {
 	if o.SingleIssuer {
 		runtime.LockOSThread()
 	}
-	r, err := open(o)
+	r, err := open(o, openLinux)
 	if err != nil && o.SingleIssuer {
 		runtime.UnlockOSThread()
 	}
@@ -138,28 +138,33 @@ func Open(o Options) (*Ring, error) {
 // maxEntries is the kernel's largest submission queue.
 const maxEntries = 32768
 
-func open(o Options) (*Ring, error) {
-	asked, reason := o.Entries, ""
+// opener makes a kernel ring of that many entries and fills in what it granted.
+type opener func(entries uint32, p *abi.IOURingParams, o Options) (kernel, submissions, completions, error)
+
+// open asks for less where the kernel refuses: flags that it is too old to know, and
+// queues that it has no memory for.
+func open(o Options, start opener) (*Ring, error) {
+	asked, old := o.Entries, false
 	for {
-		p := params(o)
-		k, sq, cq, err := openLinux(o.Entries, &p)
+		p := params(o, old)
+		k, sq, cq, err := start(o.Entries, &p, o)
 		switch {
 		case err == nil:
-			k.rawWait = o.RawWait
-			single := p.Flags&setupSingleIssuer != 0
+			r := newRing(k, sq, cq, int(o.Entries))
+			r.single, r.info.SingleIssuer = o.SingleIssuer, p.Flags&setupSingleIssuer != 0
 			if o.Entries < asked {
-				reason = fmt.Sprintf("memory for %d of %d entries only", o.Entries, asked)
+				r.note(fmt.Sprintf("memory for %d of %d entries only", o.Entries, asked))
 			}
-			r := newRing(k, sq, cq, int(o.Entries), single)
-			r.single, r.info.Reason = o.SingleIssuer, reason
+			if o.SingleIssuer && !r.info.SingleIssuer {
+				r.note("this kernel does not know single issuers")
+			}
 			if err := r.registerTables(o); err != nil {
 				r.k.close()
 				return nil, err
 			}
 			return r, nil
-		case errors.Is(err, syscall.EINVAL) && !oldKernel.Load():
-			// An unknown flag. The oldest kernels we accept know none of the optional ones.
-			oldKernel.Store(true)
+		case errors.Is(err, syscall.EINVAL) && !old:
+			old = true
 		case errors.Is(err, syscall.ENOMEM) && o.Entries > 8:
 			o.Entries, o.CQEntries = o.Entries/2, 0
 		default:
@@ -168,12 +173,19 @@ func open(o Options) (*Ring, error) {
 	}
 }
 
-// oldKernel remembers that this kernel refused the optional set-up flags.
-var oldKernel atomic.Bool
+func (r *Ring) note(reason string) {
+	if r.info.Reason != "" {
+		reason = r.info.Reason + "; " + reason
+	}
+	r.info.Reason = reason
+}
 
-func params(o Options) abi.IOURingParams {
-	p := abi.IOURingParams{Flags: abi.IORING_SETUP_CQSIZE, CQEntries: cmp.Or(o.CQEntries, 2*o.Entries)}
-	if oldKernel.Load() {
+// params are what a ring is set up with. Neither kernel-side polling for submissions
+// nor for completions is ever asked for: the first burns a core, the second needs
+// poll queues that few devices have. An old kernel is spared the optional flags.
+func params(o Options, old bool) abi.IOURingParams {
+	p := abi.IOURingParams{Flags: abi.IORING_SETUP_CQSIZE, CQEntries: max(cmp.Or(o.CQEntries, 2*o.Entries), o.Entries)}
+	if old {
 		return p
 	}
 	p.Flags |= abi.IORING_SETUP_SUBMIT_ALL // one bad entry does not stop the rest
@@ -186,12 +198,12 @@ func params(o Options) abi.IOURingParams {
 // newRing is a ring over queues that exist. The depth stays below the completion
 // queue's size, so that the kernel always has a place for an answer, and within the
 // submission queue's, so that every slot always has a place to be submitted from.
-func newRing(k kernel, sq submissions, cq completions, depth int, single bool) *Ring {
+func newRing(k kernel, sq submissions, cq completions, depth int) *Ring {
 	depth = min(depth, len(sq.entries), len(cq.entries)-1)
 	sq.next = *sq.tail
 	r := &Ring{
 		k: k, sq: sq, cq: cq,
-		info:   Info{Depth: depth, CQEntries: len(cq.entries), SingleIssuer: single},
+		info:   Info{Depth: depth, CQEntries: len(cq.entries)},
 		slots:  make([]slot, depth),
 		retry:  make([]uint32, 0, depth),
 		failed: make([]uint32, 0, depth),

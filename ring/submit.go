@@ -168,6 +168,9 @@ func (r *Ring) flush() error {
 				errno = syscall.EAGAIN
 			}
 			r.giveUp(errno)
+			if errno == syscall.EEXIST {
+				return fmt.Errorf("ring: submit from a thread that is not the single issuer: %w", errno)
+			}
 			return fmt.Errorf("ring: submit: %w", errno)
 		}
 	}
