@@ -28,12 +28,12 @@ func (f *Frontend) CommitOffset(group, topic string, at Offsets) error {
 // cp.ErrNoSuchTopic, cp.ErrNoSuchRange, cp.ErrStaleGeneration, cp.ErrInvalidGroup, cp.ErrNotASource,
 // cp.ErrPastEnd, cp.ErrDifferentTopic, cp.ErrMigrating.
 func (f *Frontend) Commit(c Commit) error {
-	if err := f.CheckOffsets(c.Topic, c.Offsets); err != nil {
+	positions, err := f.explicit(c.Topic, c.Offsets)
+	if err != nil {
 		return err
 	}
 	cmd := cp.CommitOffset{
-		Group: c.Group, Topic: c.Topic, Generation: c.Generation, Reset: c.Reset,
-		Positions: map[fence.RangeID]cp.Position(c.Offsets.Clone()),
+		Group: c.Group, Topic: c.Topic, Generation: c.Generation, Reset: c.Reset, Positions: positions,
 	}
 	if reply := f.run(c.Topic, cmd, nil); reply.Err != nil {
 		return topicErr(c.Topic, reply.Err)
@@ -46,24 +46,34 @@ func (f *Frontend) Commit(c Commit) error {
 // commit mark. Errors: cp.ErrNoSuchTopic, cp.ErrNoSuchRange (the view may be behind),
 // [ErrInvalidPosition], [ErrMetadataUnavailable].
 func (f *Frontend) CheckOffsets(topic string, at Offsets) error {
+	_, err := f.explicit(topic, at)
+	return err
+}
+
+// explicit checks offsets and spells them out: to the control plane a source that is not named is
+// one that is finished, also in the position of a reader at the start.
+func (f *Frontend) explicit(topic string, at Offsets) (map[fence.RangeID]cp.Position, error) {
 	f.meta.RLock()
 	defer f.meta.RUnlock()
 	p, err := f.planner(topic, at, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	positions := map[fence.RangeID]cp.Position{}
 	for id, position := range at {
 		for source, offset := range position {
-			if offset <= f.horizon(p.state, source) {
-				continue
+			end := f.horizon(p.state, source)
+			switch {
+			case offset <= end:
+			case f.Unrecovered(source):
+				return nil, rangeErr(source, ErrMetadataUnavailable)
+			default:
+				return nil, rangeErr(id, fmt.Errorf("%w: offset %d of %s is past its end %d", ErrInvalidPosition, offset, source, end))
 			}
-			if f.Unrecovered(source) {
-				return rangeErr(source, ErrMetadataUnavailable)
-			}
-			return rangeErr(id, fmt.Errorf("%w: offset %d of %s is past its end %d", ErrInvalidPosition, offset, source, f.horizon(p.state, source)))
 		}
+		positions[id] = p.cursors[id].pos
 	}
-	return nil
+	return positions, nil
 }
 
 // CommittedOffsets are a group's offsets, empty if it never committed. The map is the caller's.

@@ -299,7 +299,7 @@ func (f *Frontend) Produce(topic string, records []Record, at int64, replicate R
 	}
 	placements := Placements{}
 	for _, g := range groups {
-		d, err := f.target(t, g, at)
+		d, seg, err := f.target(t, g, at)
 		if err != nil {
 			return placements, err
 		}
@@ -310,7 +310,7 @@ func (f *Frontend) Produce(topic string, records []Record, at int64, replicate R
 			}
 			return placements, rangeErr(d.Range, err)
 		}
-		f.stored(t, d, last, g.bytes)
+		f.stored(t, d, seg, last, g.bytes)
 		placements[d.Range] = Span{First: last + 1 - uint64(d.Count), Last: last}
 	}
 	return placements, nil
@@ -318,31 +318,28 @@ func (f *Frontend) Produce(topic string, records []Record, at int64, replicate R
 
 // target is where a group goes, without caching a head or reserving anything. The
 // prediction in it is the next offset.
-func (f *Frontend) target(t *Topic, g group, at int64) (Dispatch, error) {
+func (f *Frontend) target(t *Topic, g group, at int64) (Dispatch, *cp.Segment, error) {
 	d := Dispatch{Range: g.id, Count: uint32(len(g.records)), Records: g.records}
 	t.shard.mu.Lock()
 	r := t.shard.at(g.id)
 	cached, h, next := r.open, r.head, r.next
 	t.shard.mu.Unlock()
+	var seg *cp.Segment
 	if !cached {
-		seg, err := f.registered(t, g.id, at)
-		if err != nil {
-			return d, err
+		var err error
+		if seg, err = f.registered(t, g.id, at); err != nil {
+			return d, nil, err
 		}
 		h = head{segment: seg.ID, start: seg.Start, replicas: seg.Replicas}
 	}
 	d.Segment, d.Primary, d.Replicas, d.Base = h.segment, h.replicas[0], h.replicas, h.start
 	d.First = max(next, h.start)
 	d.Last = d.First + uint64(d.Count) - 1
-	return d, nil
+	return d, seg, nil
 }
 
-// stored takes a successful answer: the head is cached if it is still the range's.
-func (f *Frontend) stored(t *Topic, d Dispatch, last uint64, bytes int64) {
-	seg := f.viewHead(d.Range)
-	if seg != nil && seg.ID != d.Segment {
-		seg = nil
-	}
+// stored takes a successful answer: the range's head is cached, this one if it still is.
+func (f *Frontend) stored(t *Topic, d Dispatch, seg *cp.Segment, last uint64, bytes int64) {
 	f.withHead(t, d.Range, seg, func(r *rng) {
 		if r.head.segment == d.Segment {
 			t.shard.tally(r, bytes)

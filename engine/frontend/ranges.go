@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/ringfence/ringfence/cp"
@@ -143,21 +144,32 @@ func (f *Frontend) ApplyHealReply(commands []cp.Command) error {
 			first = topicErr(name, reply.Err)
 		}
 		if c, ok := cmd.(cp.SealSegment); ok {
-			f.sealRefused(name, c.ID)
+			f.sealRefused(name, c.ID, reply)
 		}
 	}
 	return first
 }
 
 // sealRefused drops the head that a failover wanted sealed: whatever kept the seal from being
-// recorded, writing to the segment is over. The view says where it ends, if it knows.
-func (f *Frontend) sealRefused(topic string, id fence.SegmentID) {
+// recorded, writing to the segment is over. It is seated where the view, or the refusal, says that
+// it ended.
+func (f *Frontend) sealRefused(topic string, id fence.SegmentID, reply cp.Reply) {
 	f.fetch(topic)
 	f.meta.RLock()
 	defer f.meta.RUnlock()
-	if state := f.view.ofID(id.Range.Topic); state != nil {
-		f.sealedElsewhere(state, id)
+	state := f.view.ofID(id.Range.Topic)
+	if state == nil {
+		return
 	}
+	var sealed cp.AlreadySealed
+	if seg := state.Segment(id); seg != nil && seg.Phase == cp.Active && errors.As(reply.Err, &sealed) {
+		s := f.shardOf(id.Range)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.forget(id, seg.Start+sealed.Length)
+		return
+	}
+	f.sealedElsewhere(state, id)
 }
 
 // place chooses the replicas of a new segment. Meta is held.
