@@ -50,7 +50,9 @@ type Options struct {
 
 	// Fetch reads one topic from the control plane (cp.State.Export), nil if it does
 	// not exist there. It is called, like Command, when a refusal shows that the view
-	// is behind. A nil Fetch leaves that to the next refresh.
+	// is behind, and after a split or merge. Nil leaves the former to the next refresh,
+	// and is only for a frontend that learns of every command: it is the only one, or
+	// gets those of others by ApplyCommitted.
 	Fetch func(topic string) (export []byte, err error)
 }
 

@@ -21,6 +21,15 @@ func (f *Frontend) run(topic string, cmd cp.Command, after func(*cp.State, cp.Re
 		if reply = f.opts.Command(topic, cmd); reply.Err != nil {
 			return reply
 		}
+		if retires(cmd) && f.opts.Fetch != nil {
+			f.fetch(topic)
+			f.meta.Lock()
+			defer f.meta.Unlock()
+			if after != nil {
+				after(f.view.of(topic), reply)
+			}
+			return reply
+		}
 	}
 	f.meta.Lock()
 	defer f.meta.Unlock()
@@ -36,6 +45,19 @@ func (f *Frontend) run(topic string, cmd cp.Command, after func(*cp.State, cp.Re
 		after(state, reply)
 	}
 	return reply
+}
+
+// retires says whether a command seals ranges for good, so that what the view knows of their
+// segments becomes their end for every reader. In a view that missed a segment of another
+// frontend that would be an end too low, and records would be passed over. Such a command is
+// therefore not mirrored: the topic is fetched as it is after it, or stays as it was until the
+// next refresh.
+func retires(cmd cp.Command) bool {
+	switch cmd.(type) {
+	case cp.SplitRange, cp.MergeRanges, cp.SealTopic:
+		return true
+	}
+	return false
 }
 
 // note journals a command, if the journal is on. Meta is held.
@@ -70,6 +92,9 @@ func (f *Frontend) mirror(cmd cp.Command) (*cp.State, cp.Reply) {
 	reply := state.Apply(cmd)
 	if reply.Err != nil {
 		return state, reply
+	}
+	if t := f.names.get(name); t != nil {
+		t.mirrored++
 	}
 	switch cmd.(type) {
 	case cp.CreateTopic, cp.SealTopic, cp.SplitRange, cp.MergeRanges, cp.InsertTopic, cp.ExtractTopic:
@@ -109,9 +134,9 @@ func (s *shard) drop(id fence.TopicID) {
 func unknownTarget(cmd cp.Command) error { return cp.NewState().Apply(cmd).Err }
 
 // ApplyCommitted mirrors a command that was committed by another path: by another
-// frontend of this process, a coordinator, the recovery of the store. It may come late or
-// twice; what the view cannot use it ignores. Commands that went through this frontend
-// need not be given to it.
+// frontend of this process, a coordinator, the recovery of the store. Those of one topic
+// are given in the order of the control plane and without gaps; a repeat is ignored.
+// Commands that went through this frontend need not be given to it.
 func (f *Frontend) ApplyCommitted(cmd cp.Command) {
 	f.meta.Lock()
 	defer f.meta.Unlock()
@@ -186,34 +211,57 @@ func (f *Frontend) fetch(topic string) bool {
 	if f.opts.Fetch == nil || topic == "" {
 		return false
 	}
-	export, err := f.opts.Fetch(topic)
-	if err != nil {
-		return false
+	for range attempts {
+		before := f.mirroredOf(topic)
+		export, err := f.opts.Fetch(topic)
+		if err != nil {
+			return false
+		}
+		if done, ok := f.install(topic, export, before); done {
+			return ok
+		}
 	}
+	return false
+}
+
+// mirroredOf counts the commands mirrored for a topic.
+func (f *Frontend) mirroredOf(topic string) uint64 {
+	f.meta.RLock()
+	defer f.meta.RUnlock()
+	if t := f.names.get(topic); t != nil {
+		return t.mirrored
+	}
+	return 0
+}
+
+// install puts a fetched topic in the place of the one in the view. It is not done if a command was
+// mirrored since the fetch began: what was read may be older than that. Counting commands is what
+// tells, not the topic's revision, which a replay raises without a change.
+func (f *Frontend) install(topic string, export []byte, mirrored uint64) (done, ok bool) {
 	f.meta.Lock()
 	defer f.meta.Unlock()
 	state := f.view.of(topic)
 	if state == nil {
-		return false
+		return true, false
 	}
-	rec := state.Topic(topic)
-	if export == nil {
-		if rec != nil {
-			f.mirror(cp.DeleteTopic{Name: topic, ID: rec.ID})
-		}
-		return true
+	if t := f.names.get(topic); t != nil && t.mirrored != mirrored {
+		return false, false
 	}
-	reply := state.Apply(cp.InsertTopic{Export: export})
-	if reply.Err != nil && rec != nil {
-		// Another topic of this name took the place of the one in the view.
-		f.mirror(cp.DeleteTopic{Name: topic, ID: rec.ID})
-		reply = state.Apply(cp.InsertTopic{Export: export})
+	// What is hot about a topic that is gone stays: the fetch may be late, and identities do not
+	// come again.
+	old := state.Apply(cp.ExtractTopic{Topic: topic}).Export
+	ok = true
+	if export != nil {
+		ok = state.Apply(cp.InsertTopic{Export: export}).Err == nil
+	}
+	if !ok && old != nil {
+		state.Apply(cp.InsertTopic{Export: old})
 	}
 	f.resync(topic)
-	if rec = state.Topic(topic); rec != nil {
+	if rec := state.Topic(topic); rec != nil {
 		f.dropStaleOf(rec.ID)
 	}
-	return reply.Err == nil
+	return true, ok
 }
 
 // dropStaleOf is dropStale for the heads and rolls of one topic. Meta is held.

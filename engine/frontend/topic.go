@@ -158,10 +158,10 @@ type Topic struct {
 	shard   *shard
 	version atomic.Uint64 // stored with shard.mu held
 
-	// guarded by shard.mu
-	gone     bool
-	revision uint64 // of the record it was built from
-	routes   []route
+	gone   bool    // guarded by shard.mu
+	routes []route // likewise; replaced, never changed in place
+
+	mirrored uint64 // commands mirrored in the view; guarded by meta
 }
 
 // A route is a slice [first, last] of the keyspace and the active range that owns it.
@@ -338,11 +338,6 @@ func (t *Topic) retire() {
 func (t *Topic) follow(state *cp.State, epoch *atomic.Uint64) {
 	t.shard.mu.Lock()
 	defer t.shard.mu.Unlock()
-	revision := state.Revision(t.name)
-	if t.version.Load() != 0 && t.revision == revision {
-		return
-	}
-	t.revision = revision
 	active := state.ActiveRanges(t.name)
 	if t.version.Load() != 0 && t.routed(active) {
 		return
