@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,6 +120,18 @@ func TestNoLinkLeadsOutside(t *testing.T) {
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 1 {
 		t.Fatal(left, err)
+	}
+}
+
+// What is no plain file is refused, and does not keep anybody waiting.
+func TestPipesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	d := openIn(t, dir, "pool")
+	for _, readOnly := range []bool{true, false} {
+		if _, err := d.Open("pipe", readOnly); !errors.Is(err, disk.ErrInvalid) {
+			t.Fatal(err)
+		}
 	}
 }
 

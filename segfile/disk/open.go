@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/ringfence/ringfence/ring"
 )
@@ -58,6 +59,7 @@ func Open(dir string, o Options) (Disk, error) {
 		return nil, fmt.Errorf("disk: open directory: %w", err)
 	}
 	d := &osDisk{dir: dir, root: root, opts: o, calls: &linuxCalls{}, files: map[*osFile]bool{}, queues: map[Queue]bool{}}
+	d.idle = sync.NewCond(&d.mu)
 	if err := d.prepare(); err != nil {
 		root.Close()
 		return nil, err

@@ -28,11 +28,11 @@ type osDisk struct {
 	info   Info
 	align  int // what memory of a direct transfer must be aligned to
 
-	closing sync.WaitGroup // files whose last operation ended after their Close
-
 	mu     sync.Mutex // guards what follows; never held across I/O on file contents
 	closed bool
-	files  map[*osFile]bool
+	files  map[*osFile]bool // not closed
+	alive  int              // files whose descriptor is open: those, and closed ones with an operation running
+	idle   *sync.Cond       // alive went down
 	queues map[Queue]bool
 	rings  [maxRings]*ring.Ring // of open queues, by index
 	locks  []*os.File
@@ -84,6 +84,7 @@ func (d *osDisk) openFile(op, name string, flags int, readOnly bool) (File, erro
 	if err := CheckName(name, false); err != nil {
 		return nil, err
 	}
+	flags |= unix.O_NONBLOCK // or opening a pipe waits for its other end
 	direct := d.info.Direct
 	if direct {
 		flags |= unix.O_DIRECT
@@ -98,11 +99,8 @@ func (d *osDisk) openFile(op, name string, flags int, readOnly bool) (File, erro
 	if err != nil {
 		return nil, osErr(op, name, err)
 	}
-	if st, err := h.Stat(); err != nil || st.IsDir() {
+	if err := regular(h); err != nil {
 		h.Close()
-		if err == nil {
-			err = syscall.EISDIR
-		}
 		return nil, osErr(op, name, err)
 	}
 	f := &osFile{d: d, h: h, fd: int(h.Fd()), readOnly: readOnly, direct: direct}
@@ -114,7 +112,23 @@ func (d *osDisk) openFile(op, name string, flags int, readOnly bool) (File, erro
 		return nil, osErr(op, name, ErrClosed)
 	}
 	d.files[f] = true
+	d.alive++
 	return f, nil
+}
+
+// regular refuses what is no plain file: directories, and the pipes and devices that
+// somebody may have put into the tree.
+func regular(h *os.File) error {
+	st, err := h.Stat()
+	switch {
+	case err != nil:
+		return err
+	case st.IsDir():
+		return syscall.EISDIR
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%w: not a regular file", ErrInvalid)
+	}
+	return nil
 }
 
 func (d *osDisk) Rename(from, to string) error {
@@ -329,7 +343,11 @@ func (d *osDisk) Close() error {
 			errs = append(errs, err)
 		}
 	}
-	d.closing.Wait()
+	d.mu.Lock()
+	for d.alive > 0 {
+		d.idle.Wait()
+	}
+	d.mu.Unlock()
 	for _, h := range locks {
 		errs = append(errs, h.Close())
 	}

@@ -59,19 +59,14 @@ func (f *osFile) acquire() bool {
 // the last close of an unlinked file may take a second.
 func (f *osFile) release() {
 	if f.state.Add(-1) == stateClosed {
-		go func() {
-			f.letGo()
-			f.d.closing.Done()
-		}()
+		go f.letGo()
 	}
 }
 
 func (f *osFile) Close() error {
-	f.d.closing.Add(1)
 	for {
 		s := f.state.Load()
 		if s&stateClosed != 0 {
-			f.d.closing.Done()
 			return osErr("close", f.Name(), ErrClosed)
 		}
 		if !f.state.CompareAndSwap(s, s|stateClosed) {
@@ -83,9 +78,7 @@ func (f *osFile) Close() error {
 		if s != 0 {
 			return nil // release will
 		}
-		err := f.letGo()
-		f.d.closing.Done()
-		return osErr("close", f.Name(), err)
+		return osErr("close", f.Name(), f.letGo())
 	}
 }
 
@@ -95,7 +88,12 @@ func (f *osFile) letGo() error {
 			p.r.UnregisterFile(p.slot) // fails only when the ring is closed, which empties its table
 		}
 	}
-	return f.h.Close()
+	err := f.h.Close()
+	f.d.mu.Lock()
+	f.d.alive--
+	f.d.idle.Broadcast()
+	f.d.mu.Unlock()
+	return err
 }
 
 func (f *osFile) Name() string { return *f.name.Load() }

@@ -53,8 +53,13 @@ func (d *osDisk) probeDirect() error {
 		d.explain(fmt.Sprintf("%s (%s) refuses direct I/O: buffered I/O with syncs is used", d.dir, d.info.FileSystem))
 		return nil
 	}
+	if err = osErr("create", name, err); errors.Is(err, ErrNoSpace) {
+		d.warn("direct I/O was not tried out: " + err.Error())
+		d.info.Direct, d.info.Align = true, Block // a file that refuses is used without
+		return nil
+	}
 	if err != nil {
-		return fmt.Errorf("disk: data directory %s cannot be written: %w", d.dir, osErr("create", name, err))
+		return fmt.Errorf("disk: data directory %s cannot be written: %w", d.dir, err)
 	}
 	defer h.Close()
 	var st unix.Statx_t

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -28,7 +29,7 @@ type Disk struct {
 	t *tree
 
 	arenaOnce sync.Once
-	arena     *disk.Arena
+	arena     atomic.Pointer[disk.Arena] // made when first asked for
 
 	// Guarded by t.mu.
 	closed bool
@@ -263,7 +264,9 @@ func (d *Disk) SyncDir(name string) error {
 		if !n.dir {
 			return syscall.ENOTDIR
 		}
-		d.t.syncDir(n)
+		if d.t.truthful() {
+			d.t.syncDir(n)
+		}
 		return nil
 	})
 }
@@ -314,8 +317,8 @@ func (d *Disk) Lock(name string) error {
 }
 
 func (d *Disk) Arena() *disk.Arena {
-	d.arenaOnce.Do(func() { d.arena = disk.NewArena(make([]byte, d.t.opts.ArenaBytes+disk.Block)) })
-	return d.arena
+	d.arenaOnce.Do(func() { d.arena.Store(disk.NewArena(make([]byte, d.t.opts.ArenaBytes+disk.Block))) })
+	return d.arena.Load()
 }
 
 func (d *Disk) Info() disk.Info {
@@ -337,8 +340,8 @@ func (d *Disk) Close() error {
 	t.mu.Lock()
 	t.leave(d)
 	t.mu.Unlock()
-	if n := d.Arena().InUse(); n > 0 {
-		return fmt.Errorf("disk: closed with %d bytes of the arena still allocated", n)
+	if a := d.arena.Load(); a != nil && a.InUse() > 0 {
+		return fmt.Errorf("disk: closed with %d bytes of the arena still allocated", a.InUse())
 	}
 	return nil
 }

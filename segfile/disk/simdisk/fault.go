@@ -88,6 +88,7 @@ type Counts struct {
 	Injected       int // of them by a Fault
 	Reordered      int // queue operations that ended before an earlier one of their queue
 	ChangedBuffers int // queued writes whose bytes changed between Submit and the end
+	Lies           int // durable writes and syncs that succeeded and made nothing durable
 }
 
 // ErrPowerCut is the error of everything that comes after a cut (see CutAfter).
@@ -220,6 +221,22 @@ func (d *Disk) Cut() bool {
 	return d.t.cut
 }
 
+// Lie makes durable writes, syncs and directory syncs succeed without making anything
+// durable, as a device that only claims to flush does, until it is told not to.
+func (d *Disk) Lie(on bool) {
+	d.t.mu.Lock()
+	defer d.t.mu.Unlock()
+	d.t.lying = on
+}
+
+// truthful says whether something is to become durable now, and counts if not.
+func (s *faultState) truthful() bool {
+	if s.lying {
+		s.counts.Lies++
+	}
+	return !s.lying
+}
+
 // Note puts a line of the test's own into the trace.
 func (d *Disk) Note(text string) {
 	d.t.mu.Lock()
@@ -250,6 +267,7 @@ type faultState struct {
 	holds    []*Hold
 	cutAfter int // negative: never
 	cut      bool
+	lying    bool
 	trace    []Event
 	counts   Counts
 }
@@ -314,87 +332,4 @@ func (t *tree) record(ev Event, n int, err error) {
 	case SyncDir:
 		t.counts.DirSyncs++
 	}
-}
-
-// Check walks the tree and reports the first broken invariant of the simulation.
-func (d *Disk) Check() error {
-	t := d.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	used, seen := int64(0), map[*node]string{}
-	var walk func(n *node, name string) error
-	walk = func(n *node, name string) error {
-		if other, ok := seen[n]; ok {
-			return fmt.Errorf("simdisk: %s and %s are one file", other, name)
-		}
-		seen[n] = name
-		if n.dir {
-			for base, child := range n.cur {
-				if err := walk(child, name+"/"+base); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		used += n.allocated * blockSize
-		return n.check(name)
-	}
-	if err := walk(t.root, ""); err != nil {
-		return err
-	}
-	for view := range t.views {
-		for f := range view.files {
-			if _, ok := seen[f.n]; !ok {
-				seen[f.n] = f.Name()
-				used += f.n.allocated * blockSize
-			}
-		}
-		for _, fl := range t.flights() {
-			if _, ok := seen[fl.f.n]; !ok {
-				seen[fl.f.n] = fl.f.Name()
-				used += fl.f.n.allocated * blockSize
-			}
-		}
-	}
-	if used != t.used {
-		return fmt.Errorf("simdisk: %d bytes are used and %d counted", used, t.used)
-	}
-	return nil
-}
-
-func (c *content) check(name string) error {
-	allocated := int64(0)
-	for number, b := range c.blocks {
-		if b.allocated {
-			allocated++
-		}
-		if (len(b.versions) > 0) != (c.dirty[number] == b) {
-			return fmt.Errorf("simdisk: %s: block %d has %d versions and is dirty: %v", name, number, len(b.versions), c.dirty[number] == b)
-		}
-		seen := b.dur
-		for _, v := range b.versions {
-			seen = merge(seen, v.bytes, v.sectors)
-		}
-		if merge(seen, nil, 0) != b.cur && !sameBytes(seen, b.cur) {
-			return fmt.Errorf("simdisk: %s: block %d is not what its versions make", name, number)
-		}
-	}
-	if allocated != c.allocated {
-		return fmt.Errorf("simdisk: %s has %d blocks and counts %d", name, allocated, c.allocated)
-	}
-	if n := len(c.sizes); n > 0 && c.sizes[n-1].size != c.size || n == 0 && c.durSize != c.size {
-		return fmt.Errorf("simdisk: %s has size %d, durable %d, between %v", name, c.size, c.durSize, c.sizes)
-	}
-	return nil
-}
-
-func sameBytes(a, b data) bool {
-	var zero [blockSize]byte
-	if a == nil {
-		a = &zero
-	}
-	if b == nil {
-		b = &zero
-	}
-	return *a == *b
 }

@@ -254,6 +254,44 @@ func TestBuffersInFlightAreWatched(t *testing.T) {
 	q.Wait(1)
 }
 
+// C13: a disk that only claims to be durable loses what it acknowledged, and says how
+// often it lied.
+func TestC13LyingDisk(t *testing.T) {
+	lost := 0
+	for seed := range seeds(30) {
+		d := simdisk.New(simdisk.Options{Seed: seed})
+		f := lasting(t, d, "f")
+		must(t, f.WriteAt(tagged(make([]byte, block), 1), 0))
+		d.Lie(true)
+		must(t, f.WriteAt(tagged(make([]byte, block), 2), 0))
+		must(t, f.Sync())
+		must(t, create(t, d, "g").Close())
+		must(t, d.SyncDir(""))
+		if n := d.Counts().Lies; n != 3 {
+			t.Fatal(n)
+		}
+		after := d.Crash(nil)
+		if _, err := after.Open("g", true); err != nil && slices.Contains(tagsOf(t, open(t, after, "f")), 1) {
+			lost++
+		}
+		if got := d.Unsynced(); !slices.Equal(got, []string{"file f", "name g"}) {
+			t.Fatal(got)
+		}
+		d.Lie(false)
+		must(t, f.Sync())
+		must(t, d.SyncDir(""))
+		if got := d.Unsynced(); len(got) != 0 {
+			t.Fatal(got)
+		}
+		if tags := tagsOf(t, open(t, d.Crash(nil), "f")); slices.Contains(tags, 1) {
+			t.Fatal("an honest sync proved nothing")
+		}
+	}
+	if lost == 0 {
+		t.Fatal("nothing was lost")
+	}
+}
+
 func TestTraceIsBoundedAndCountsAreNot(t *testing.T) {
 	d := simdisk.New(simdisk.Options{Seed: 7, TraceMax: 10})
 	f := create(t, d, "f")

@@ -209,7 +209,9 @@ func (f *file) Sync() error {
 // syncVerdict syncs, or what a failed sync may leave behind.
 func (t *tree) syncVerdict(n *node, snapshot uint64, verdict error) error {
 	if verdict == nil {
-		n.sync(snapshot)
+		if t.truthful() {
+			n.sync(snapshot)
+		}
 	} else if !errors.Is(verdict, ErrPowerCut) || errors.Is(verdict, errCutNow) {
 		n.syncFailed(snapshot, t.rng)
 	}
