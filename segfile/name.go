@@ -23,6 +23,20 @@ const (
 	lossSuffix = ".loss"
 )
 
+// TopicsDir is the directory that holds a directory of segment files for each topic.
+const TopicsDir = topicsDir
+
+// IsLossRecord says whether a name is that of the record of accepted losses which
+// lies beside a segment file.
+func IsLossRecord(name string) bool {
+	base, ok := strings.CutSuffix(name, lossSuffix)
+	if !ok {
+		return false
+	}
+	_, ok = ParseName(base)
+	return ok
+}
+
 // Name is where the segment's file is.
 func Name(id fence.SegmentID) string {
 	return fmt.Sprintf("%s/%s/%08x-%08x%s", topicsDir, id.Range.Topic, id.Range.Seq, id.Seq, segSuffix)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -362,8 +363,9 @@ func (p *Pool) Recycle(names ...string) error {
 		kept = append(kept, f)
 		dirs[path.Dir(name)] = true
 	}
-	// A name that came back would stand for the new segment's bytes.
-	for _, dir := range slices.Sorted(keys(dirs)) {
+	// A name that came back would stand for the next segment's bytes. The new name
+	// proves the rename, the old directory that nothing of the old name is left.
+	for _, dir := range append([]string{poolDir}, slices.Sorted(maps.Keys(dirs))...) {
 		if err := p.d.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return errors.Join(failed, fmt.Errorf("segfile: recycle: %w", err)) // the files wait in the pool for the next start
 		}
@@ -454,16 +456,6 @@ func (p *Pool) poke() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
-	}
-}
-
-func keys(m map[string]bool) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
 	}
 }
 

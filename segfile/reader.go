@@ -158,43 +158,50 @@ func (r *Reader) FindTime(ms int64) (pos int64, ok bool) {
 // ReadFrames reads frames of a fenced segment from the one at pos into dst. It
 // returns those that came whole, padding between them included (take them apart
 // with [Walk], and believe nothing before record.Verify), and the position to go
-// on at. At the end it is io.EOF, where the first frame does not fit a
-// [BufferError], and damage is a [HoleError] or a [CorruptError].
+// on at. There may be none of them where no record is missing. At the end it is
+// io.EOF, where the first frame does not fit a [BufferError], and damage is a
+// [HoleError] or a [CorruptError].
 func (r *Reader) ReadFrames(dst []byte, pos int64) (frames []byte, next int64, err error) {
 	end, fenced := r.latch.End()
 	if !fenced {
 		return nil, pos, fmt.Errorf("%w: %s", ErrOpen, r.name)
 	}
-	limit := end
+	limit, past := end, end.Position
 	for _, h := range r.holes {
-		if pos >= h.Position && pos < h.Position+h.Length {
+		switch {
+		case pos >= h.Position+h.Length:
+			continue
+		case pos >= h.Position && h.Records == 0:
+			return nil, h.Position + h.Length, nil
+		case pos >= h.Position:
 			return nil, pos, r.hole(h)
 		}
-		if pos < h.Position {
-			limit = fence.End{Offset: h.Offset, Position: h.Position}
-			break
+		limit, past = fence.End{Offset: h.Offset, Position: h.Position}, h.Position
+		if h.Records == 0 {
+			past += h.Length
 		}
+		break
 	}
 	frames, next, err = ReadFrames(r.f, r.hdr.Salt, dst, pos, limit)
-	switch {
-	case errors.Is(err, io.EOF) && limit != end:
-		for _, h := range r.holes {
-			if h.Position == limit.Position {
-				return nil, h.Position, r.hole(h)
-			}
-		}
-	case errors.Is(err, ErrDamaged): // it may be damage that somebody has seen and accepted
-		all, lerr := r.allHoles()
-		if lerr != nil {
-			return nil, pos, errors.Join(err, lerr)
-		}
-		for _, h := range all {
-			if pos >= h.Position && pos < h.Position+h.Length {
-				return nil, pos, &HoleError{r.name, h}
-			}
+	if next == limit.Position {
+		next = past
+	}
+	if errors.Is(err, io.EOF) && limit != end {
+		return nil, next, nil // only marks came before the hole
+	}
+	if !errors.Is(err, ErrDamaged) {
+		return frames, next, err
+	}
+	all, lerr := r.allHoles() // it may be damage that somebody has seen and accepted
+	if lerr != nil {
+		return nil, pos, errors.Join(err, lerr)
+	}
+	for _, h := range all {
+		if pos >= h.Position && pos < h.Position+h.Length {
+			return nil, pos, &HoleError{r.name, h}
 		}
 	}
-	return frames, next, err
+	return nil, pos, err
 }
 
 func (r *Reader) hole(h Hole) error {

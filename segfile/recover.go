@@ -76,21 +76,24 @@ const (
 
 // tailRow is a row of the table of what the end of an open file may look like.
 // behind: valid frames follow within the bounded search. proven: one of them says
-// that bytes behind the break were durable when it was written.
+// that bytes behind the break were durable when it was written. joined: the break
+// is inside a block, and the first of them starts the next block with the very
+// offset that is due, so what is broken is padding alone.
 type tailRow struct {
-	at             breakKind
-	behind, proven bool
-	verd           tailVerdict
-	why            string
+	at                     breakKind
+	behind, proven, joined bool
+	verd                   tailVerdict
+	why                    string
 }
 
 type tailVerdict uint8
 
 const (
-	tailClean  tailVerdict = iota
-	tailCut                // cut here, and say so
-	tailHole               // damage at rest: step over it
-	tailAbsurd             // no file looks like this
+	tailAbsurd tailVerdict = iota // no file looks like this
+	tailClean
+	tailCut  // cut here, and say so
+	tailStep // no record is missing: go on
+	tailHole // damage at rest: step over it
 )
 
 // Frames are acknowledged in the order they lie in the file, each after all
@@ -99,37 +102,35 @@ const (
 // once: that is damage at rest, whatever it looks like. Any other break lies in
 // flushes that may never have been acknowledged; if there is anything of ours at or
 // behind it, it is cut off and reported, because the last of these flushes may have
-// been acknowledged after all when the rot came later.
+// been acknowledged after all when the rot came later. A combination that is not
+// here is one that no search can answer.
 var tailRows = []tailRow{
-	{breakEOF, false, false, tailClean, "the file ends with the last frame"},
-	{breakEOF, false, true, tailAbsurd, ""},
-	{breakEOF, true, false, tailAbsurd, ""},
-	{breakEOF, true, true, tailAbsurd, ""},
-	{breakBlank, false, false, tailClean, "only zeros follow"},
-	{breakBlank, false, true, tailAbsurd, ""},
-	{breakBlank, true, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
-	{breakBlank, true, true, tailHole, "frames that were durable are zeros"},
-	{breakStale, false, false, tailClean, "only bytes of the file's earlier life follow"},
-	{breakStale, false, true, tailAbsurd, ""},
-	{breakStale, true, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
-	{breakStale, true, true, tailHole, "frames that were durable are gone"},
-	{breakFooter, false, false, tailClean, "a fence wrote its footer and not its latch"},
-	{breakFooter, false, true, tailAbsurd, ""},
-	{breakFooter, true, false, tailAbsurd, ""}, // the search stops at a footer
-	{breakFooter, true, true, tailAbsurd, ""},
-	{breakOurs, false, false, tailCut, "the last flush is not whole, and nothing proves that it ever was"},
-	{breakOurs, false, true, tailAbsurd, ""},
-	{breakOurs, true, false, tailCut, "a flush is not whole, and neither it nor the later ones were proved durable"},
-	{breakOurs, true, true, tailHole, "frames that were durable are damaged"},
+	{breakEOF, false, false, false, tailClean, "the file ends with the last frame"},
+
+	{breakBlank, false, false, false, tailClean, "only zeros follow"},
+	{breakBlank, true, false, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
+	{breakBlank, true, true, false, tailHole, "frames that were durable are zeros"},
+
+	{breakStale, false, false, false, tailClean, "only bytes of the file's earlier life follow"},
+	{breakStale, true, false, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
+	{breakStale, true, true, false, tailHole, "frames that were durable are gone"},
+
+	{breakFooter, false, false, false, tailClean, "a fence wrote its footer and not its latch"},
+
+	{breakOurs, false, false, false, tailCut, "the last flush is not whole, and nothing proves that it ever was"},
+	{breakOurs, true, false, false, tailCut, "a flush is not whole, and neither it nor the later ones were proved durable"},
+	{breakOurs, true, true, false, tailHole, "frames that were durable are damaged"},
+	{breakOurs, true, false, true, tailStep, "the padding of a flush is not whole"},
+	{breakOurs, true, true, true, tailHole, "padding that was durable is damaged"},
 }
 
-func decideTail(at breakKind, behind, proven bool) (tailVerdict, string) {
+func decideTail(at breakKind, behind, proven, joined bool) (tailVerdict, string) {
 	for i := range tailRows {
-		if r := &tailRows[i]; r.at == at && r.behind == behind && r.proven == proven {
+		if r := &tailRows[i]; r.at == at && r.behind == behind && r.proven == proven && r.joined == joined {
 			return r.verd, r.why
 		}
 	}
-	panic("segfile: an end that no row describes")
+	return tailAbsurd, ""
 }
 
 // Recover says what a segment file holds. An error means that the file could not
@@ -212,8 +213,10 @@ func (v *Verdict) fenced(o *opened) error {
 		}
 	}
 	v.Table, v.Holes, v.Cut = f.table, f.holes, f.cut
-	if len(f.holes) > 0 {
-		v.State, v.Why = Damaged, "holes are on record"
+	for _, h := range f.holes {
+		if h.Records > 0 {
+			v.State, v.Why = Damaged, "holes are on record"
+		}
 	}
 	return nil
 }
@@ -353,38 +356,67 @@ func (r *recovery) settle() (bad *located, err error) {
 		if !ok {
 			b := *p
 			r.commit(i)
-			r.pending = r.pending[:0]
-			r.pos, r.next = b.pos, b.head.Base
+			r.restart(b.pos, b.head.Base)
 			return &b, nil
+		}
+		rough, err := r.rough(p)
+		if err != nil {
+			return nil, err
+		}
+		if rough {
+			end, next := alignFrame(p.pos+int64(p.head.FrameLen)), p.head.Next()
+			r.commit(i + 1)
+			r.restart(end, next)
+			return nil, nil
 		}
 	}
 	r.commit(len(r.pending))
 	return nil, nil
 }
 
+// restart forgets what was read behind pos.
+func (r *recovery) restart(pos int64, next uint64) {
+	r.pending = r.pending[:0]
+	r.pos, r.next = pos, next
+}
+
+// rough says whether the rest of the block behind a frame is neither zeros nor a
+// frame, though it begins like zeros.
+func (r *recovery) rough(p *located) (bool, error) {
+	end := alignFrame(p.pos + int64(p.head.FrameLen))
+	next, err := r.win.after(p.pos, &p.head)
+	if err != nil || next == end {
+		return false, err
+	}
+	b, err := r.win.get(end, int(next-end))
+	return !isZero(b), err
+}
+
 // decide acts on one break; done when it is the end.
 func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
 	v := r.v
-	verd, why := decideTail(s.kind, s.behind, s.behind && max(s.durable, r.durable) > r.pos)
+	verd, why := decideTail(s.kind, s.behind, s.behind && max(s.durable, r.durable) > r.pos, s.joined)
 	switch verd {
 	case tailClean:
 		if v.Why == "" {
 			v.Why = why
 		}
 	case tailCut:
-		if v.State != Damaged {
-			v.State = Torn
-		}
-		v.Why = why
+		v.State, v.Why = max(v.State, Torn), why
 		v.Cut = Cut{Position: r.pos, Length: s.end - r.pos}
 		if s.next > r.next {
 			v.Cut.Records = s.next - r.next
 		}
+	case tailStep:
+		v.State, v.Why = max(v.State, Torn), why
+		r.step(bad, s)
+		return false, nil
 	case tailHole:
-		r.step(bad, s, why)
+		v.damage(r.pos, why)
+		r.step(bad, s)
 		return false, nil
 	default:
-		panic(fmt.Sprintf("segfile: %s: break of kind %d at %d, behind %v, durable %d", v.Name, s.kind, r.pos, s.behind, s.durable))
+		panic(fmt.Sprintf("segfile: %s: no row for a break of kind %d at %d, behind %v, durable %d, joined %v", v.Name, s.kind, r.pos, s.behind, s.durable, s.joined))
 	}
 	v.End = fence.End{Offset: v.tally.next, Position: alignBlock(r.pos), Bytes: v.tally.bytes}
 	v.footerAt = alignBlock(max(r.pos, s.end))
@@ -393,14 +425,13 @@ func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
 
 // step records a hole at the break and goes on behind it: where a damaged payload
 // ends, or at the first valid frame that follows.
-func (r *recovery) step(bad *located, s sight, why string) {
+func (r *recovery) step(bad *located, s sight) {
 	h := Hole{Position: r.pos, Offset: r.next}
 	to, next := s.first.pos, s.first.head.Base
 	if bad != nil {
 		to, next = s.resume, bad.head.Next()
 	}
 	h.Length, h.Records = to-r.pos, next-r.next
-	r.v.damage(r.pos, why)
 	r.v.Holes = append(r.v.Holes, h)
 	r.pos, r.next = to, next
 	r.v.tally.next = next

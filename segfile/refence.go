@@ -3,6 +3,7 @@ package segfile
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -222,7 +223,6 @@ func (o *opened) prefix(s slot, offset uint64) (footer, error) {
 		f := v.tally.footer(o.hdr.Base, DataStart, nil, Cut{})
 		return f, nil
 	}
-	var holes []Hole
 	for {
 		if err := r.chain(); err != nil {
 			return footer{}, err
@@ -230,17 +230,18 @@ func (o *opened) prefix(s slot, offset uint64) (footer, error) {
 		if r.next >= offset {
 			break
 		}
-		i := len(holes)
-		if i >= len(old.holes) || old.holes[i].Position != r.pos {
+		i := slices.IndexFunc(old.holes, func(h Hole) bool { return h.Position == r.pos })
+		if i < 0 {
 			return footer{}, &CorruptError{File: o.name, Byte: r.pos, Reason: "no valid frame where one was fenced"}
 		}
 		h := old.holes[i]
-		holes = append(holes, h)
 		r.pos, r.next = h.Position+h.Length, h.Offset+h.Records
 		v.tally.next, r.tail = r.next, r.pos
 	}
 	if r.next != offset {
 		return footer{}, fmt.Errorf("%w: %s: %d", ErrBoundary, o.name, offset)
 	}
-	return v.tally.footer(o.hdr.Base, alignBlock(r.tail), holes, Cut{}), nil
+	end := alignBlock(r.tail)
+	holes := slices.DeleteFunc(old.holes, func(h Hole) bool { return h.Position >= r.tail })
+	return v.tally.footer(o.hdr.Base, end, holes, Cut{}), nil
 }

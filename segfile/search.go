@@ -22,6 +22,7 @@ const (
 type sight struct {
 	kind    breakKind
 	behind  bool    // valid frames follow
+	joined  bool    // the first starts the block behind the break, with the offset that is due
 	first   located // the first of them
 	durable int64   // the highest durable position they state
 	next    uint64  // offset after the last record seen, damaged or not
@@ -60,18 +61,26 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	if err := r.search(&s, from, r.pos+reach); err != nil {
 		return s, err
 	}
-	return s, nil
+	if f := &s.first; s.behind && bad == nil && r.pos%block != 0 && f.pos == alignBlock(r.pos) && f.head.Base == r.next {
+		s.joined, err = r.win.whole(f.pos, &f.head)
+	}
+	return s, err
 }
 
 // classify says what lies at the break itself, as far as one look can tell.
 func (r *recovery) classify(s *sight) error {
+	if r.pos%block != 0 { // a flush fills its last block with zeros, and here are none
+		s.kind, s.end = breakOurs, alignBlock(r.pos)
+	}
 	b, err := r.win.get(r.pos, 2*record.HeaderSize)
-	if err != nil {
+	if err != nil || s.kind == breakOurs && isZero(b) {
 		return err
 	}
-	s.kind = breakBlank
-	if r.o.hdr.recycled {
-		s.kind = breakStale
+	if s.kind != breakOurs {
+		s.kind = breakBlank
+		if r.o.hdr.recycled {
+			s.kind = breakStale
+		}
 	}
 	if r.pos%block == 0 && footerAt(b, fence.End{Offset: r.v.tally.next, Position: r.pos, Bytes: r.v.tally.bytes}) {
 		s.kind = breakFooter

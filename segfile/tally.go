@@ -42,8 +42,12 @@ func (t *tally) add(pos int64, h *record.Head) {
 	}
 	// A time of 0 or less is no time: nothing may be thought old because of it.
 	if h.MaxTime > 0 {
+		low := h.MinTime
+		if low <= 0 {
+			low = h.MaxTime
+		}
 		t.maxTime = max(t.maxTime, h.MaxTime)
-		if low := max(h.MinTime, 1); t.minTime == 0 || low < t.minTime {
+		if t.minTime == 0 || low < t.minTime {
 			t.minTime = low
 		}
 	}

@@ -133,7 +133,9 @@ func (s *scrub) frames() error {
 	r := &recovery{v: &Verdict{Name: s.rep.Name}, o: s.o, win: s.o.win, salt: s.o.hdr.Salt, one: true}
 	for pos < end.Position && (s.tally.next < end.Offset || !partial) {
 		if len(holes) > 0 && holes[0].Position == pos {
-			s.problem(pos, fmt.Sprintf("a hole of %d records is on record", holes[0].Records))
+			if holes[0].Records > 0 {
+				s.problem(pos, fmt.Sprintf("a hole of %d records is on record", holes[0].Records))
+			}
 			s.rep.Holes = append(s.rep.Holes, holes[0])
 			s.tally.next = holes[0].Offset + holes[0].Records
 			pos += holes[0].Length
@@ -173,6 +175,7 @@ func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err er
 		if next, err = s.o.win.after(pos, &h); err != nil {
 			return 0, err
 		}
+		next = min(next, end.Position)
 		if !ok {
 			s.problem(pos, "the frame's payload does not match its checksum")
 			s.hole(Hole{Position: pos, Length: next - pos, Offset: s.tally.next, Records: uint64(h.Count)})
@@ -187,7 +190,7 @@ func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err er
 		if s.tally.next == end.Offset && s.v.Cut.Length > 0 {
 			return next, nil // what shares its block was cut off
 		}
-		return next, s.zeros(pos+int64(h.FrameLen), min(next, end.Position), "padding behind a frame is not zero")
+		return next, s.zeros(pos+int64(h.FrameLen), next, "padding behind a frame is not zero")
 	}
 	return s.skip(r, pos, end)
 }
