@@ -66,7 +66,7 @@ func (a *Arena) Close() error {
 // mapReserved takes pages of the host's hugetlb pool, all of them or none.
 func mapReserved(size int) []byte {
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_HUGETLB|unix.MAP_POPULATE)
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB|unix.MAP_POPULATE)
 	if err != nil {
 		return nil
 	}
@@ -106,22 +106,36 @@ func collapse(mem []byte) bool {
 	return err == nil
 }
 
-// onHugePages asks the kernel how the mapping that holds mem is made up.
+// onHugePages asks the kernel whether the mapping that holds mem is all on them.
 func onHugePages(mem []byte) bool {
+	var kib uint64
+	about, length := mappingOf(mem)
+	_, after, ok := strings.Cut(about, "\nAnonHugePages:")
+	fmt.Sscan(after, &kib)
+	return ok && kib<<10 == length
+}
+
+// mappingOf returns what the kernel says about the mapping that holds mem, which may
+// be larger, and how long it is.
+func mappingOf(mem []byte) (about string, length uint64) {
 	maps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
-		return false
+		return "", 0
 	}
-	start, inside := fmt.Sprintf("%x-", addressOf(mem)), false
+	var b strings.Builder
 	for line := range strings.Lines(string(maps)) {
-		if strings.HasPrefix(line, start) {
-			inside = true
+		var start, end uint64
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &start, &end); n == 2 {
+			if length > 0 {
+				break
+			}
+			if at := addressOf(mem); start <= at && at < end {
+				length = end - start
+			}
 		}
-		if kib, ok := strings.CutPrefix(line, "AnonHugePages:"); ok && inside {
-			var n int
-			fmt.Sscanf(kib, "%d", &n)
-			return n<<10 >= len(mem)
+		if length > 0 {
+			b.WriteString(line)
 		}
 	}
-	return false
+	return b.String(), length
 }

@@ -18,7 +18,8 @@
 // same bytes; that EINTR, EAGAIN and EBUSY are dealt with, boundedly; that no more
 // than Depth requests are in flight; and that after Close the kernel holds none of
 // the buffers. It never turns a failure into a success: a request that was
-// cancelled or refused has an error, and its outcome is unknown.
+// cancelled or refused has an error, and its outcome is unknown. Done must neither
+// block nor panic; it may push and submit.
 package ring
 
 import (

@@ -80,6 +80,9 @@ func (r *Ring) admit(op *Op, n int) error {
 func (r *Ring) place(op *Op) uint32 {
 	i := r.free.get()
 	s := &r.slots[i]
+	if op.pushed {
+		panic("ring: Op twice in one chain")
+	}
 	op.pushed, op.Res, op.Err = true, 0, nil
 	s.op, s.buffer = op, -1
 	s.moved, s.seen, s.res, s.tries, s.stalls, s.final, s.parked = 0, 0, 0, 0, 0, false, false
@@ -128,7 +131,7 @@ func (r *Ring) Submit() error {
 }
 
 // How often the kernel may refuse to take anything while it has nothing else to do
-// for us, and how long we pause in between: a quarter of a second in all.
+// for us, and how long we pause in between: less than a fifth of a second in all.
 const (
 	maxRefusals = 16
 	maxPause    = 25 * time.Millisecond

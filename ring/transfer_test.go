@@ -7,6 +7,8 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+
+	abi "github.com/iceber/iouring-go/syscall"
 )
 
 func fill(b []byte, seed int) {
@@ -205,6 +207,23 @@ func TestE07ChainIsRedoneInOrder(t *testing.T) {
 					t.Fatalf("%s at %d: ended with %+v", name, at, last)
 				}
 			}
+		}
+	}
+}
+
+// A read that meets the end of its file did what was asked, but the kernel cancels
+// what is behind it: that runs all the same.
+func TestE07ChainGoesOnBehindEndOfFile(t *testing.T) {
+	for _, length := range []int{0, 100, 4096, 5000} {
+		r, f := newFake(t, Options{}, length)
+		read, sync := &Op{Code: Read, FD: 3, Buf: memory(t, 8192)}, &Op{Code: Sync, FD: 3, Flags: Datasync}
+		if err := r.PushChain(read, sync); err != nil {
+			t.Fatal(err)
+		}
+		drain(t, r)
+		last := f.trace[len(f.trace)-1]
+		if read.Err != nil || int(read.Res) != length || sync.Err != nil || last.op != opcode[Sync][0] || last.opFlags != abi.IORING_FSYNC_DATASYNC {
+			t.Errorf("file of %d: read %d, %v; sync %v; last %+v", length, read.Res, read.Err, sync.Err, last)
 		}
 	}
 }
