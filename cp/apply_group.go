@@ -12,7 +12,7 @@ func (c CommitOffset) apply(s *State) Reply {
 	if err != nil {
 		return refuseGroup(err, g)
 	}
-	now := resume{t: t, g: g}
+	now := resume{t: t, positions: g.positions}
 	next := make(map[uint32]Position, len(g.positions)+len(c.Positions))
 	maps.Copy(next, g.positions)
 	for _, id := range slices.SortedFunc(maps.Keys(c.Positions), fence.RangeID.Compare) {
@@ -42,10 +42,8 @@ func (t *topic) admits(id fence.RangeID, p Position) error {
 		return ErrNoSuchRange
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(p), fence.RangeID.Compare) {
-		if source != id {
-			if _, ok := slices.BinarySearchFunc(r.rec.Parents, source, fence.RangeID.Compare); !ok {
-				return ErrNotASource
-			}
+		if !r.reads(source) {
+			return ErrNotASource
 		}
 		if end, known := t.ranges[source.Seq].end(); known && p[source] > end {
 			return ErrPastEnd

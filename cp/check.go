@@ -3,8 +3,6 @@ package cp
 import (
 	"fmt"
 	"slices"
-
-	"github.com/ringfence/ringfence/fence"
 )
 
 // Check verifies every invariant of the state and names the first that does not
@@ -274,7 +272,7 @@ func (t *topic) checkGroups() error {
 				return t.broken("group %q: has finished range %d, which is active", name, seq)
 			}
 			for source := range p {
-				if _, ok := slices.BinarySearchFunc(r.rec.Parents, source, fence.RangeID.Compare); !ok && source != r.rec.ID {
+				if !r.reads(source) {
 					return t.broken("group %q: reads %v for range %d", name, source, seq)
 				}
 			}

@@ -202,7 +202,7 @@ func FuzzInsert(f *testing.F) {
 	})
 }
 
-// A decoder believes no count: a few bytes that announce billions are refused
+// A value has one encoding; and a decoder believes no count: a few bytes that announce billions are refused
 // without room being made for them.
 func TestDecodeBounded(t *testing.T) {
 	huge := []byte{255, 255, 255, 255}
@@ -213,6 +213,11 @@ func TestDecodeBounded(t *testing.T) {
 				t.Fatalf("tag %d: %v allocations for %d bytes", tag, n, len(b))
 			}
 		}
+	}
+	bad := cp.Encode(cp.CommitOffset{Group: "g", Topic: "t", Reset: true})
+	bad[len(bad)-1] = 2
+	if _, err := cp.Decode(bad); !errors.Is(err, cp.ErrMalformed) {
+		t.Fatalf("a flag of 2: %v", err)
 	}
 	var e []byte
 	e = append(e, cp.Encode(cp.SealTopic{Name: "x"})[:2]...)

@@ -273,6 +273,12 @@ func TestDeleteSegmentAndReplicas(t *testing.T) {
 	if !slices.Equal(kept.Replicas, []cp.NodeID{"a", "b"}) {
 		t.Fatal("a record that was handed out changed")
 	}
+	own := set(0, "d", "e")
+	m.do(own, nil)
+	own.Replicas[0] = "x" // the caller goes on using its slice
+	if got := m.Segment(segID(0, 0)).Replicas; got[0] != "d" {
+		t.Fatalf("replicas are %v", got)
+	}
 	m.do(set(0), cp.ErrInvalidReplicas)
 	m.do(set(0, "c", "c"), cp.ErrInvalidReplicas)
 	m.fill(0, 1, 3, 2)
@@ -446,6 +452,52 @@ func TestH12L08_MoveTopic(t *testing.T) {
 		}
 		other.do(cp.InsertTopic{Export: bad}, err)
 		other.do(cp.InsertTopic{Export: export[:i]}, cp.ErrInvalidExport)
+	}
+}
+
+// A topic that is split and merged for ever meets a limit, in good order.
+func TestLineageIsBounded(t *testing.T) {
+	step := func(s *cp.State) error {
+		active := s.ActiveRanges("logs")
+		if len(active) == 1 {
+			return s.Apply(cp.SplitRange{Range: active[0].ID}).Err
+		}
+		return s.Apply(cp.MergeRanges{A: active[0].ID, B: active[1].ID}).Err
+	}
+	s := cp.NewState()
+	s.Apply(cp.CreateTopic{Name: "logs", Bits: 1, ID: id(1)})
+	var err error
+	for n := 0; err == nil && n < 1_000_000; n++ {
+		err = step(s)
+	}
+	ancestors := 0
+	for r := range s.Ranges("logs") {
+		ancestors += len(r.Parents)
+	}
+	if err != cp.ErrLimit || ancestors < cp.MaxAncestors || ancestors > 2*cp.MaxAncestors {
+		t.Fatalf("%v with %d ancestors", err, ancestors)
+	}
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := step(restored(t, snapshot(t, s))); err != cp.ErrLimit {
+		t.Fatalf("a restored state forgot the limit: %v", err)
+	}
+}
+
+func TestGroupsAreBounded(t *testing.T) {
+	s := cp.NewState()
+	s.Apply(cp.CreateTopic{Name: "logs", Bits: 1, ID: id(1)})
+	for i := range cp.MaxGroups {
+		if r := s.Apply(cp.FenceGroup{Group: fmt.Sprint(i), Topic: "logs"}); r.Err != nil {
+			t.Fatalf("group %d: %v", i, r.Err)
+		}
+	}
+	if r := s.Apply(cp.FenceGroup{Group: "more", Topic: "logs"}); r.Err != cp.ErrLimit {
+		t.Fatalf("one group more: %v", r.Err)
+	}
+	if r := s.Apply(cp.FenceGroup{Group: "0", Topic: "logs", Generation: 1}); r.Err != nil {
+		t.Fatalf("a group that is there: %v", r.Err)
 	}
 }
 

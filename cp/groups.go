@@ -65,24 +65,63 @@ func (s *State) Position(group string, id fence.RangeID) (Position, bool) {
 	if t == nil || t.rng(id.Seq) == nil || t.groups[group] == nil {
 		return nil, false
 	}
-	p := (&resume{t: t, g: t.groups[group]}).position(id.Seq)
+	p := (&resume{t: t, positions: t.groups[group].positions}).position(id.Seq)
 	return maps.Clone(p), p != nil
 }
 
-// resume computes positions of one group, each range once.
-type resume struct {
-	t    *topic
-	g    *group
-	done map[uint32]Position
+// Resume is [State.Position] for a reader that keeps its positions itself, in a
+// cursor. What they name that is not in this topic, or no ancestor of the range
+// it is named for, is ignored, so they may come from anywhere.
+func (s *State) Resume(from map[fence.RangeID]Position, id fence.RangeID) (Position, bool) {
+	t := s.topicByID(id.Topic)
+	if t == nil || t.rng(id.Seq) == nil {
+		return nil, false
+	}
+	known := make(map[uint32]Position, len(from))
+	for r, p := range from {
+		if r.Topic == id.Topic && t.rng(r.Seq) != nil {
+			known[r.Seq] = t.rng(r.Seq).sources(p)
+		}
+	}
+	p := (&resume{t: t, positions: known}).position(id.Seq)
+	return maps.Clone(p), p != nil
 }
 
-// position is nil when the group committed neither in the range nor before it.
+// sources is p without what is neither r nor an ancestor of it.
+func (r *rng) sources(p Position) Position {
+	out := make(Position, len(p))
+	for source, offset := range p {
+		if r.reads(source) {
+			out[source] = offset
+		}
+	}
+	return out
+}
+
+// reads says whether a range's reader reads this source: the range itself or an
+// ancestor.
+func (r *rng) reads(source fence.RangeID) bool {
+	if source == r.rec.ID {
+		return true
+	}
+	_, ok := slices.BinarySearchFunc(r.rec.Parents, source, fence.RangeID.Compare)
+	return ok
+}
+
+// resume computes positions of one reader, each range once.
+type resume struct {
+	t         *topic
+	positions map[uint32]Position // what it recorded, by the sequence of the range
+	done      map[uint32]Position
+}
+
+// position is nil when the reader recorded none in the range or before it.
 func (w *resume) position(seq uint32) Position {
-	if p, ok := w.g.positions[seq]; ok {
+	if p, ok := w.positions[seq]; ok {
 		return w.t.unfinished(p)
 	}
 	r := w.t.ranges[seq].rec
-	if len(r.From) == 0 || len(w.g.positions) == 0 {
+	if len(r.From) == 0 || len(w.positions) == 0 {
 		return nil
 	}
 	if p, ok := w.done[seq]; ok {

@@ -177,6 +177,44 @@ func TestPositionOverMerge(t *testing.T) {
 	m.stored(3)
 }
 
+// A cursor that its reader keeps goes on like a group's positions do, and what
+// it names that is not there is ignored.
+func TestResume(t *testing.T) {
+	m := newMachine(t)
+	m.topic(8)
+	m.fill(0, 0, 0, 100)
+	m.do(cp.SplitRange{Range: rangeID(0)}, nil)
+	m.fill(1, 0, 0, 10)
+	m.fill(2, 0, 0, 10)
+	for _, c := range []struct {
+		from map[fence.RangeID]cp.Position
+		want cp.Position
+	}{
+		{nil, nil},
+		{at(0, 40), pos(0, 40, 1, 0)},
+		{at(1, 0, 7, 1, 3), pos(0, 7, 1, 3)},
+		{at(2, 2, 3), nil}, // its sibling's
+		{at(1, 0, 1000, 1, 1000), pos(1, 10)},
+		{at(1, 2, 5, 99, 5, 1, 4), pos(1, 4)},
+		{map[fence.RangeID]cp.Position{{Topic: id(7)}: {{Topic: id(7)}: 1}, rangeID(99): {}}, nil},
+	} {
+		got, ok := m.Resume(c.from, rangeID(1))
+		if ok != (c.want != nil) || !maps.Equal(got, c.want) {
+			t.Errorf("from %v: %v, %v; want %v", c.from, got, ok, c.want)
+		}
+	}
+	if _, ok := m.Resume(at(0, 40), rangeID(99)); ok {
+		t.Error("an unknown range has a position")
+	}
+	m.do(commit(0, at(0, 40)), nil)
+	for r := range uint32(3) {
+		group, _ := m.Position("g", rangeID(r))
+		if cursor, _ := m.Resume(m.Positions("g", "logs"), rangeID(r)); !maps.Equal(group, cursor) {
+			t.Errorf("range %d: the group is at %v, a cursor with its positions at %v", r, group, cursor)
+		}
+	}
+}
+
 // L03: retention took the parent while the group was away. What the group knows
 // stays, so a reader can say what it missed and go on with the children.
 func TestL03_ParentExpired(t *testing.T) {
