@@ -59,7 +59,7 @@ func TestCrashKeepsAcknowledged(t *testing.T) {
 }
 
 // refence fences what recovery found, with power cuts in between, until it holds.
-func refence(t *testing.T, rng *rand.Rand, d *simdisk.Disk, v *Verdict, want []sent) {
+func refence(t *testing.T, rng *rand.Rand, d *simdisk.Disk, v *Verdict, want []sent) *simdisk.Disk {
 	t.Helper()
 	end := v.End
 	for try := 0; ; try++ {
@@ -93,7 +93,7 @@ func refence(t *testing.T, rng *rand.Rand, d *simdisk.Disk, v *Verdict, want []s
 		t.Fatalf("after the fence: %v at %+v, want %+v, faults %v", v.Latch.State(), v.End, end, v.Faults)
 	}
 	if v.State == Damaged {
-		return
+		return d
 	}
 	if err := Trim(d, v.Name); err != nil {
 		t.Fatal(err)
@@ -115,6 +115,7 @@ func refence(t *testing.T, rng *rand.Rand, d *simdisk.Disk, v *Verdict, want []s
 	if v.Table.Len() != len(last) {
 		t.Fatalf("%d producers, want %d", v.Table.Len(), len(last))
 	}
+	return d
 }
 
 // A cut at any moment of a segment's whole life, from the pool's first directory

@@ -213,6 +213,9 @@ func (v *Verdict) fenced(o *opened) error {
 		}
 	}
 	v.Table, v.Holes, v.Cut = f.table, f.holes, f.cut
+	if v.Table == nil {
+		v.damage(DataStart, "the start mark was damaged when the file was fenced: what the range knew of its producers is not known")
+	}
 	for _, h := range f.holes {
 		if h.Records > 0 {
 			v.State, v.Why = Damaged, "holes are on record"

@@ -34,7 +34,7 @@ type sight struct {
 // frame there, when only its payload is damaged.
 func (r *recovery) look(bad *located) (s sight, err error) {
 	s.end, s.next, s.durable = r.pos, r.next, 0
-	from := alignFrame(r.pos)
+	from := alignFrame(r.pos + 1)
 	reach := int64(searchMax)
 	switch {
 	case bad != nil:
@@ -51,7 +51,10 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 		if err := r.classify(&s); err != nil {
 			return s, err
 		}
-		if s.kind != breakOurs {
+		switch s.kind {
+		case breakFooter: // it says that all there was is before it
+			return s, nil
+		case breakBlank, breakStale:
 			reach = max(searchMin, min(2*r.lag, searchMax))
 		}
 	}

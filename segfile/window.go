@@ -153,7 +153,8 @@ func (w *window) after(pos int64, h *record.Head) (int64, error) {
 	if next%block == 0 {
 		return next, nil
 	}
-	b, err := w.get(next, 4)
+	// Together with the head that comes next in either case: one read for each frame.
+	b, err := w.get(next, int(alignBlock(next)-next)+record.HeaderSize)
 	if err != nil {
 		return 0, err
 	}
