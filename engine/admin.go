@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/fence"
+)
+
+// TopicOptions are fixed when a topic is created, but for its policy.
+type TopicOptions struct {
+	// Bits gives the topic 2^Bits key positions, so at most that many ranges; 0 means
+	// 8, and 32 is the most.
+	Bits uint8
+	// Policy binds the topic to a policy by name; "" to none.
+	Policy string
+}
+
+const defaultBits = 8
+
+// TopicInfo sums a topic up.
+type TopicInfo struct {
+	Name     string
+	ID       string
+	Bits     uint8
+	Policy   string
+	Created  time.Time
+	Ranges   int // active ones
+	Segments int
+	Records  uint64 // stored and readable now
+	Bytes    uint64 // of frames
+}
+
+// TopicDetail is a topic with its ranges.
+type TopicDetail struct {
+	TopicInfo
+	AllRanges []RangeInfo
+	Groups    []string
+}
+
+// RangeInfo is one range; history once it is not Active.
+type RangeInfo struct {
+	Seq        uint32
+	Start, End uint64 // key positions [Start, End) of 2^32
+	Active     bool
+	Parents    []uint32 // the ranges it came from
+	NextOffset uint64
+	Segments   []SegmentInfo
+}
+
+// SegmentInfo is one segment.
+type SegmentInfo struct {
+	Seq      uint32
+	Active   bool
+	Start    uint64 // first offset
+	Records  uint64
+	Bytes    uint64
+	SealedAt time.Time
+	OpenedAt time.Time
+	File     string // in the log directory
+	Missing  bool   // the metadata knows it and the disk does not
+}
+
+// CreateTopic makes a topic with one range.
+func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
+	if err := e.alive(); err != nil {
+		return err
+	}
+	if o.Bits == 0 {
+		o.Bits = defaultBits
+	}
+	var id fence.TopicID
+	for i := range id {
+		id[i] = byte(e.dice())
+	}
+	if _, err := e.front.CreateTopic(name, o.Bits, id, e.millis()); err != nil {
+		return about(name, -1, err)
+	}
+	if o.Policy != "" {
+		return e.BindPolicy(ctx, name, o.Policy)
+	}
+	return nil
+}
+
+// DeleteTopic removes a topic with all its records and its groups' positions.
+func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
+	if err := e.alive(); err != nil {
+		return err
+	}
+	var id fence.TopicID
+	var segments []fence.SegmentID
+	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
+		id = t.ID
+		for r := range s.Ranges(name) {
+			for seg := range s.Segments(r.ID) {
+				segments = append(segments, seg.ID)
+			}
+		}
+	})
+	if id.IsZero() {
+		return about(name, -1, cp.ErrNoSuchTopic)
+	}
+	if err := e.front.DeleteTopic(name); err != nil {
+		return about(name, -1, err)
+	}
+	// The metadata has forgotten it: what is left of it on disk is nobody's.
+	var errs []error
+	for _, seg := range segments {
+		errs = append(errs, e.removeSegment(seg))
+	}
+	return about(name, -1, errors.Join(errs...))
+}
+
+// removeSegment closes and deletes a copy that the metadata does not list any more.
+func (e *Engine) removeSegment(id fence.SegmentID) error {
+	seg, err := e.store.Segment(id)
+	if err != nil {
+		return nil // never had a file
+	}
+	if _, err := seg.Fence(); err != nil {
+		return err
+	}
+	return e.store.Delete(id)
+}
+
+// Topics lists the topics by name.
+func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
+	var list []TopicInfo
+	for t := range e.topics() {
+		d, err := e.Describe(ctx, t.Name)
+		if errors.Is(err, ErrNoSuchTopic) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, d.TopicInfo)
+	}
+	return list, nil
+}
+
+// Describe tells all about one topic.
+func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
+	var d TopicDetail
+	if err := e.alive(); err != nil {
+		return d, err
+	}
+	found := false
+	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
+		found = true
+		d.TopicInfo = TopicInfo{Name: t.Name, ID: t.ID.String(), Bits: t.Bits, Policy: t.Policy, Created: time.UnixMilli(t.Created)}
+		for r := range s.Ranges(name) {
+			d.AllRanges = append(d.AllRanges, rangeInfo(s, r))
+		}
+		for g := range s.Groups(name) {
+			d.Groups = append(d.Groups, g)
+		}
+	})
+	if !found {
+		return d, about(name, -1, cp.ErrNoSuchTopic)
+	}
+	for i := range d.AllRanges {
+		r := &d.AllRanges[i]
+		if r.Active {
+			d.Ranges++
+		}
+		for j := range r.Segments {
+			e.measure(d.ID, r, &r.Segments[j])
+			d.Segments++
+			d.Records += r.Segments[j].Records
+			d.Bytes += r.Segments[j].Bytes
+		}
+	}
+	return d, nil
+}
+
+func rangeInfo(s *cp.State, r *cp.Range) RangeInfo {
+	info := RangeInfo{Seq: r.ID.Seq, Start: r.Start, End: r.End, Active: r.Phase == cp.Active, NextOffset: r.NextOffset}
+	for _, p := range r.From {
+		info.Parents = append(info.Parents, p.Seq)
+	}
+	for seg := range s.Segments(r.ID) {
+		si := SegmentInfo{
+			Seq: seg.ID.Seq, Active: seg.Phase == cp.Active, Start: seg.Start,
+			Records: seg.Length, Bytes: seg.Bytes, OpenedAt: time.UnixMilli(seg.OpenedAt),
+		}
+		if !si.Active {
+			si.SealedAt = time.UnixMilli(seg.SealedAt)
+		}
+		info.Segments = append(info.Segments, si)
+	}
+	return info
+}
+
+// measure adds what the store knows of a segment.
+func (e *Engine) measure(topic string, r *RangeInfo, s *SegmentInfo) {
+	id, err := fence.ParseTopicID(topic)
+	if err != nil {
+		return
+	}
+	seg, err := e.store.Segment(fence.SegmentID{Range: fence.RangeID{Topic: id, Seq: r.Seq}, Seq: s.Seq})
+	if err != nil {
+		s.Missing = s.Records > 0 || !s.Active
+		return
+	}
+	s.File = seg.File()
+	if s.Active {
+		s.Records = seg.CommitMark() - seg.Base()
+		s.Bytes = seg.Bytes()
+		r.NextOffset = seg.CommitMark()
+	}
+}
+
+// SplitRange closes a range and opens two in its place, each with half of its keys.
+// Producers and consumers go on by themselves.
+func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error) {
+	if err := e.alive(); err != nil {
+		return 0, 0, err
+	}
+	id, err := e.rangeOf(topic, seq)
+	if err != nil {
+		return 0, 0, err
+	}
+	unlock := e.hold(id)
+	defer unlock()
+	if err := e.closeHead(id); err != nil {
+		return 0, 0, about(topic, int64(seq), err)
+	}
+	l, r, err := e.front.SplitRange(id)
+	if err != nil {
+		return 0, 0, about(topic, int64(seq), err)
+	}
+	e.store.Watch(id.Topic).Notify()
+	return l.Seq, r.Seq, nil
+}
+
+// MergeRanges closes two ranges that are the halves of one block of keys and opens
+// one in their place.
+func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error) {
+	if err := e.alive(); err != nil {
+		return 0, err
+	}
+	idA, err := e.rangeOf(topic, a)
+	if err != nil {
+		return 0, err
+	}
+	idB, err := e.rangeOf(topic, b)
+	if err != nil {
+		return 0, err
+	}
+	if a == b {
+		return 0, about(topic, int64(a), cp.ErrNotBuddies)
+	}
+	unlock := e.hold(idA, idB)
+	defer unlock()
+	for _, id := range []fence.RangeID{idA, idB} {
+		if err := e.closeHead(id); err != nil {
+			return 0, about(topic, int64(id.Seq), err)
+		}
+	}
+	child, err := e.front.MergeRanges(idA, idB)
+	if err != nil {
+		return 0, about(topic, int64(a), err)
+	}
+	e.store.Watch(idA.Topic).Notify()
+	return child.Seq, nil
+}
+
+// closeHead fences and seals a range's write head, if it has one.
+func (e *Engine) closeHead(id fence.RangeID) error {
+	roll, ok := e.front.ActiveRoll(id)
+	if !ok {
+		return nil
+	}
+	seg, err := e.openFile(roll.Segment)
+	if err != nil {
+		return err
+	}
+	return e.roll(seg)
+}
+
+// Roll closes every open segment of a topic; the next records open new ones. It
+// answers how many there were.
+func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
+	if err := e.alive(); err != nil {
+		return 0, err
+	}
+	t, err := e.front.Topic(topic)
+	if err != nil {
+		return 0, about(topic, -1, err)
+	}
+	n := 0
+	ranges, _ := t.Slices()
+	for _, r := range ranges {
+		if _, ok := e.front.ActiveRoll(r.Range); !ok {
+			continue
+		}
+		if err := e.closeHead(r.Range); err != nil {
+			return n, about(topic, int64(r.Range.Seq), err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+// SetPolicy defines a policy, or replaces its definition.
+func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
+	return e.change(cp.DefinePolicy{Name: name, Policy: p})
+}
+
+// DeletePolicy forgets a definition. Topics stay bound to the name: nothing of them
+// expires until it is defined again or they are bound elsewhere.
+func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
+	return e.change(cp.DeletePolicy{Name: name})
+}
+
+// Policies lists the definitions by name.
+func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
+	list := map[string]Policy{}
+	err := e.host.ReadLocal(e.home(), func(s *cp.State) {
+		for name, p := range s.Policies() {
+			list[name] = p
+		}
+	})
+	return list, err
+}
+
+// BindPolicy binds a topic to a policy by name; "" unbinds.
+func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
+	if policy != "" {
+		list, err := e.Policies(ctx)
+		if err != nil {
+			return err
+		}
+		if _, ok := list[policy]; !ok {
+			return about(topic, -1, fmt.Errorf("%w: no policy is defined under the name %q", cp.ErrInvalidPolicy, policy))
+		}
+	}
+	if err := e.alive(); err != nil {
+		return err
+	}
+	return about(topic, -1, e.front.BindTopicPolicy(topic, policy))
+}
+
+// change proposes a command about no topic and lets the frontend know.
+func (e *Engine) change(cmd cp.Command) error {
+	if err := e.alive(); err != nil {
+		return err
+	}
+	if reply := e.command("", cmd); reply.Err != nil {
+		return reply.Err
+	}
+	e.front.ApplyCommitted(cmd)
+	return nil
+}

@@ -1,0 +1,170 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/ringfence/ringfence/engine/frontend"
+	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// batch is one frame on its way, with those who wait for it. Its lane's
+// producer's mu guards it, but for req and frame while the store has them.
+type batch struct {
+	lane      *lane
+	slab      []byte // arena memory
+	build     record.Builder
+	frame     []byte      // set once finished; lies in slab
+	info      record.Head // of frame
+	calls     []call
+	waiters   int           // goroutines in result
+	done      chan struct{} // made for the first waiter that does not lead
+	led       bool          // somebody waits in the store
+	over      bool          // the outcome is known
+	place     Placement
+	err       error
+	head      *store.Segment // it flies to
+	plan      frontend.Dispatch
+	isPlanned bool // plan is this batch's, made by findHead
+
+	// A batch that was split over ranges: its parts answer for it (reroute.go).
+	whole *batch      // of a part
+	part  int         // of a part: which
+	left  int         // of a whole: parts not answered
+	parts []Placement // of a whole
+	where []partAt    // of a whole: where each record went
+
+	req store.Append
+}
+
+// call is one record's callback.
+type call struct {
+	at   int // place of the record in the batch
+	done func(Placement, error)
+}
+
+// freshBatch returns an empty batch with memory for size bytes. mu is held, and
+// released while the arena is waited for.
+func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
+	slab, ok := p.e.arena.Alloc(size)
+	if !ok {
+		p.mu.Unlock()
+		var err error
+		slab, err = p.e.arena.AllocWait(ctx, size)
+		p.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+	var b *batch
+	if n := len(p.spare); n > 0 {
+		b, p.spare = p.spare[n-1], p.spare[:n-1]
+	} else {
+		b = &batch{}
+		b.req.Done = func(*store.Append) { p.landed(b) }
+	}
+	b.slab = slab
+	b.build.Reset(slab, p.opts.ID)
+	return b, nil
+}
+
+// finish makes the frame for the lane's next send. A frame that was refused before
+// only names another predecessor now.
+func (b *batch) finish(l *lane) error {
+	if b.frame == nil {
+		first, _ := b.build.Sequences()
+		frame, err := b.build.Finish(before(first, l.sent))
+		if err != nil {
+			return err
+		}
+		if l.p.opts.Codec != record.None {
+			if frame, err = l.compress(b, frame); err != nil {
+				return err
+			}
+		}
+		if b.info, err = record.ParseHead(frame, 0); err != nil {
+			return err
+		}
+		b.frame = b.slab[:len(frame)] // where it lies, with the slab's capacity
+	} else {
+		b.info.PrevSeq, b.info.Base, b.info.Durable = before(b.info.FirstSeq, l.sent), 0, 0
+		b.info.Put(b.frame, 0)
+	}
+	l.sent = max(l.sent, b.info.LastSeq)
+	return nil
+}
+
+// before is the predecessor that a batch names: what was sent last, but where two
+// ranges were merged, and one had gone further than the other, less.
+func before(first, sent uint64) uint64 {
+	if first == 0 {
+		return 0
+	}
+	return min(sent, first-1)
+}
+
+// records is how many records b holds.
+func (b *batch) records() int {
+	if b.frame != nil {
+		return int(b.info.Count)
+	}
+	return b.build.Len()
+}
+
+// routing is what the frontend needs to know of b.
+func (b *batch) routing() frontend.BatchInfo {
+	if b.frame != nil {
+		return frontend.BatchInfo{MinPos: b.info.MinPos, MaxPos: b.info.MaxPos, Count: b.info.Count, Bytes: len(b.frame)}
+	}
+	lo, hi := b.build.Positions()
+	return frontend.BatchInfo{MinPos: lo, MaxPos: hi, Count: uint32(b.build.Len()), Bytes: b.build.Bytes()}
+}
+
+// placeOf is the placement of the record at a place of the batch.
+func (b *batch) placeOf(at int) Placement {
+	pl := b.place
+	if at == wholeBatch {
+		if b.where != nil {
+			return b.parts[b.where[0].part]
+		}
+		return pl
+	}
+	if b.where != nil {
+		w := b.where[at]
+		pl, at = b.parts[w.part], w.at
+	}
+	if b.err == nil && !pl.Duplicate {
+		pl.First += uint64(at)
+		pl.Last = pl.First
+	}
+	return pl
+}
+
+// leave is called by each waiter once it has seen the outcome, and by the batch's
+// own conclusion; the last one out recycles it.
+func (b *batch) leave(p *Producer) {
+	b.waiters--
+	if b.over && b.waiters == 0 {
+		p.recycle(b)
+	}
+}
+
+// maxSpare bounds the batches kept for use again; their slabs are not kept.
+const maxSpare = 64
+
+// recycle gives the memory back. mu is held.
+func (p *Producer) recycle(b *batch) {
+	if b.slab != nil {
+		p.e.arena.Free(b.slab)
+	}
+	clear(b.calls)
+	b.calls = b.calls[:0]
+	b.lane, b.head, b.slab, b.frame, b.done, b.err = nil, nil, nil, nil, nil, nil
+	b.info, b.plan, b.waiters = record.Head{}, frontend.Dispatch{}, 0
+	b.led, b.over, b.isPlanned = false, false, false
+	b.whole, b.part, b.left, b.parts, b.where = nil, 0, 0, nil, nil
+	b.place = Placement{}
+	if len(p.spare) < maxSpare {
+		p.spare = append(p.spare, b)
+	}
+}

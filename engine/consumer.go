@@ -1,0 +1,598 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// From says where a consumer starts.
+type From struct {
+	kind   fromKind
+	cursor string
+	at     time.Time
+}
+
+type fromKind uint8
+
+const (
+	fromGroup fromKind = iota // the group's position; the start if it has none
+	fromStart
+	fromEnd
+	fromCursor
+	fromTime
+)
+
+// FromGroup is where the group is; where it has no position, at the start. It is
+// the zero value of From; without a group it is FromStart.
+func FromGroup() From { return From{} }
+
+// FromStart is the first record that is still stored.
+func FromStart() From { return From{kind: fromStart} }
+
+// FromEnd is behind the last record.
+func FromEnd() From { return From{kind: fromEnd} }
+
+// FromCursor is where the consumer was that answered the cursor.
+func FromCursor(cursor string) From { return From{kind: fromCursor, cursor: cursor} }
+
+// FromTime is, in each range, the first record of that time or later.
+func FromTime(t time.Time) From { return From{kind: fromTime, at: t} }
+
+// ConsumerOptions say what to read.
+type ConsumerOptions struct {
+	Topic string
+	// Group keeps the position under a name; "" keeps it nowhere.
+	Group string
+	From  From
+}
+
+// ConsumedRecord is a record with its place. Its bytes are valid until the next
+// Poll or Fetch of the consumer and must not be changed.
+type ConsumedRecord struct {
+	Range      uint32
+	Offset     uint64
+	Key, Value []byte
+	Headers    []Header
+	Time       time.Time
+}
+
+// Skip reports offsets that the consumer moved past because they are not stored
+// any more.
+type Skip struct {
+	Range   uint32
+	From    uint64
+	Offsets uint64
+	// Damaged: they were damaged and their loss was accepted; otherwise retention
+	// took them.
+	Damaged bool
+}
+
+// Page is what one Poll or Fetch found: records of one range, in order.
+type Page struct {
+	Records []ConsumedRecord
+	Skips   []Skip
+	// CaughtUp: there was nothing more in any range.
+	CaughtUp bool
+}
+
+// Consumer reads one topic, each range in order, parents before the ranges that
+// took over their keys: records with equal keys come in the order they were
+// stored. One goroutine uses it.
+type Consumer struct {
+	e     *Engine
+	opts  ConsumerOptions
+	topic fence.TopicID
+	watch *store.Watch
+	pos   cp.Position // every range that is not finished, with the next offset to deliver
+	open  map[fence.RangeID]*source
+	turn  int // whose turn it is among the readable ranges
+	page  Page
+	ended bool
+}
+
+// source is one range being read.
+type source struct {
+	id    fence.RangeID
+	scan  *store.Scanner
+	seg   *store.Segment
+	batch *record.Batch // nil, or records from at on are still to be delivered
+	at    int
+}
+
+// NewConsumer returns a consumer of a topic.
+func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
+	c := &Consumer{e: e, opts: o, open: map[fence.RangeID]*source{}}
+	t, err := e.front.Topic(o.Topic)
+	if err != nil {
+		return nil, about(o.Topic, -1, err)
+	}
+	c.topic = t.ID()
+	c.watch = e.store.Watch(c.topic)
+	if err := c.begin(); err != nil {
+		return nil, about(o.Topic, -1, err)
+	}
+	c.watch.Join()
+	return c, nil
+}
+
+// begin sets the position that the options ask for.
+func (c *Consumer) begin() error {
+	switch c.opts.From.kind {
+	case fromCursor:
+		return c.beginAtCursor()
+	case fromEnd, fromTime:
+		return c.beginLate()
+	}
+	return c.look(func(s *cp.State) error {
+		c.pos = cp.Position{}
+		if c.opts.From.kind == fromGroup && c.opts.Group != "" {
+			c.resume(s)
+		}
+		if len(c.pos) == 0 {
+			for r := range s.Ranges(c.opts.Topic) {
+				if len(r.From) == 0 {
+					c.pos[r.ID] = 0
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// resume joins what the group committed for each range.
+func (c *Consumer) resume(s *cp.State) {
+	for _, r := range s.ActiveRanges(c.opts.Topic) {
+		p, ok := s.Position(c.opts.Group, r.ID)
+		if !ok {
+			continue
+		}
+		for id, offset := range p {
+			if have, known := c.pos[id]; !known || offset < have {
+				c.pos[id] = offset
+			}
+		}
+	}
+}
+
+func (c *Consumer) beginAtCursor() error {
+	pos, err := decodeCursor(c.topic, c.opts.From.cursor)
+	if err != nil {
+		return err
+	}
+	c.pos = pos
+	return c.look(func(s *cp.State) error {
+		for id, offset := range pos {
+			r := s.Range(id)
+			if r == nil {
+				return fmt.Errorf("%w: there is no range %d", ErrCursorPastEnd, id.Seq)
+			}
+			if end := c.e.endOf(s, r); offset > end {
+				return fmt.Errorf("%w: range %d ends at offset %d, the cursor stands at %d", ErrCursorPastEnd, id.Seq, end, offset)
+			}
+		}
+		return nil
+	})
+}
+
+// endOf is the first offset of a range that holds no durable record.
+func (e *Engine) endOf(s *cp.State, r *cp.Range) uint64 {
+	if head := s.Head(r.ID); head != nil {
+		if seg, err := e.store.Segment(head.ID); err == nil {
+			return seg.CommitMark()
+		}
+		return head.Start
+	}
+	return r.NextOffset
+}
+
+// beginLate finds the end, or the first record of a time, in every range.
+func (c *Consumer) beginLate() error {
+	type part struct {
+		r        *cp.Range
+		end      uint64
+		segments []*cp.Segment
+	}
+	var parts []part
+	err := c.look(func(s *cp.State) error {
+		for r := range s.Ranges(c.opts.Topic) {
+			parts = append(parts, part{r, c.e.endOf(s, r), slices.Collect(s.Segments(r.ID))})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.pos = cp.Position{}
+	for _, p := range parts {
+		offset := p.end
+		if c.opts.From.kind == fromTime {
+			for _, seg := range p.segments {
+				found, ok, err := c.e.findTime(seg, c.opts.From.at)
+				if err != nil {
+					return err
+				}
+				if ok {
+					offset = found
+					break
+				}
+			}
+		}
+		if offset < p.end || p.r.Phase == cp.Active {
+			c.pos[p.r.ID] = offset
+		}
+	}
+	return nil
+}
+
+// findTime is the offset of a segment's first record of a time or later.
+func (e *Engine) findTime(s *cp.Segment, at time.Time) (uint64, bool, error) {
+	seg, err := e.store.Segment(s.ID)
+	if err != nil {
+		return 0, false, nil // expired, or not written yet
+	}
+	scan, err := seg.ScanTime(at.UnixMilli())
+	if err != nil {
+		return 0, false, nil
+	}
+	defer scan.Close()
+	for {
+		b, err := scan.Next()
+		if errors.Is(err, io.EOF) {
+			return 0, false, nil
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		if b.Head.MaxTime < at.UnixMilli() {
+			continue
+		}
+		for i := range b.Len() {
+			if b.Timestamp(i) >= at.UnixMilli() {
+				return b.Offset(i), true, nil
+			}
+		}
+	}
+}
+
+// look calls f with the topic's metadata; ErrNoSuchTopic once it is deleted.
+func (c *Consumer) look(f func(*cp.State) error) error {
+	err := error(cp.ErrNoSuchTopic)
+	c.e.lookAt(c.opts.Topic, func(s *cp.State, t *cp.Topic) {
+		if t.ID == c.topic {
+			err = f(s)
+		}
+	})
+	return err
+}
+
+// Poll returns the next records, at most max and all of one range, waiting until
+// there are some. When ctx ends it returns a page without records and ctx's error.
+func (c *Consumer) Poll(ctx context.Context, max int) (Page, error) {
+	for {
+		changed := c.watch.Changed()
+		page, err := c.Fetch(max)
+		if err != nil || len(page.Records) > 0 || len(page.Skips) > 0 {
+			return page, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return page, ctx.Err()
+		case <-c.e.quit:
+			return Page{}, ErrClosed
+		}
+	}
+}
+
+// Fetch is Poll without waiting: a page without records is CaughtUp.
+func (c *Consumer) Fetch(max int) (Page, error) {
+	if c.ended {
+		return Page{}, ErrClosed
+	}
+	if err := c.e.alive(); err != nil {
+		return Page{}, err
+	}
+	if max < 1 {
+		return Page{}, fmt.Errorf("engine: a page of %d records", max)
+	}
+	c.page = Page{Records: c.page.Records[:0]}
+	for {
+		ids := c.readable()
+		progress := false
+		for range ids {
+			c.turn++
+			id := ids[c.turn%len(ids)]
+			moved, err := c.read(id, max)
+			if err != nil {
+				return Page{}, about(c.opts.Topic, int64(id.Seq), err)
+			}
+			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 {
+				return c.page, nil
+			}
+			progress = progress || moved
+		}
+		if len(ids) == 0 {
+			return Page{}, about(c.opts.Topic, -1, cp.ErrNoSuchTopic)
+		}
+		if !progress {
+			c.page.CaughtUp = true
+			return c.page, nil
+		}
+	}
+}
+
+// readable lists the unfinished ranges none of whose ancestors is unfinished.
+func (c *Consumer) readable() []fence.RangeID {
+	if len(c.pos) == 1 {
+		for id := range c.pos {
+			return []fence.RangeID{id}
+		}
+	}
+	var ids []fence.RangeID
+	err := c.look(func(s *cp.State) error {
+		for id := range c.pos {
+			r := s.Range(id)
+			if r != nil && !slices.ContainsFunc(r.Parents, func(p fence.RangeID) bool { _, ok := c.pos[p]; return ok }) {
+				ids = append(ids, id)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	slices.SortFunc(ids, fence.RangeID.Compare)
+	return ids
+}
+
+// read takes the next records of one range, or finds that it is finished. moved
+// says that another look may find more.
+func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
+	src := c.open[id]
+	if src == nil {
+		if src, moved, err = c.enter(id); src == nil || err != nil {
+			return moved, err
+		}
+	}
+	if src.batch == nil {
+		b, err := src.scan.Next()
+		if skip, ok := src.scan.Skipped(); ok {
+			c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: skip.From, Offsets: skip.Offsets, Damaged: true})
+			c.pos[id] = skip.From + skip.Offsets
+		}
+		if errors.Is(err, io.EOF) {
+			return c.leave(src)
+		}
+		if err != nil {
+			return false, err
+		}
+		src.batch, src.at = b, 0
+		if from := c.pos[id]; from > b.Head.Base {
+			src.at = int(from - b.Head.Base)
+		}
+	}
+	c.deliver(src, max)
+	return true, nil
+}
+
+// deliver puts records of the source's batch on the page.
+func (c *Consumer) deliver(src *source, max int) {
+	b := src.batch
+	n := min(b.Len(), src.at+max)
+	for i := src.at; i < n; i++ {
+		r := ConsumedRecord{
+			Range: src.id.Seq, Offset: b.Offset(i), Key: b.Key(i), Value: b.Value(i),
+			Headers: b.Headers(i, nil), Time: time.UnixMilli(b.Timestamp(i)),
+		}
+		c.page.Records = append(c.page.Records, r)
+	}
+	c.pos[src.id] = b.Head.Base + uint64(n)
+	if src.at = n; n == b.Len() {
+		src.batch = nil
+	}
+}
+
+// leave closes a source at the end of what its segment has now.
+func (c *Consumer) leave(src *source) (moved bool, err error) {
+	end, closed := src.seg.Fenced()
+	if !closed || c.pos[src.id] < end.Offset {
+		return closed, nil // more will come, or has come since
+	}
+	src.scan.Close()
+	delete(c.open, src.id)
+	return true, nil
+}
+
+// enter opens the segment that holds the range's next offset. Without one the
+// range is finished, and its children take its place, or there is nothing yet.
+func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) {
+	var segment fence.SegmentID
+	var start uint64
+	var children []fence.RangeID
+	found, finished := false, false
+	err = c.look(func(s *cp.State) error {
+		r := s.Range(id)
+		if r == nil {
+			return cp.ErrNoSuchRange
+		}
+		seg := holding(s, id, c.pos[id])
+		if seg != nil {
+			segment, start, found = seg.ID, seg.Start, true
+			return nil
+		}
+		if s.Head(id) == nil && c.pos[id] < r.NextOffset {
+			start, found = r.NextOffset, true // all that is left of it expired
+		}
+		finished = r.Phase == cp.Sealed && s.Head(id) == nil
+		children = r.Children
+		return nil
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	if found && start > c.pos[id] {
+		c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: c.pos[id], Offsets: start - c.pos[id]})
+		c.pos[id] = start
+		return nil, true, nil
+	}
+	if finished {
+		delete(c.pos, id)
+		for _, child := range children {
+			if _, ok := c.pos[child]; !ok {
+				c.pos[child] = 0
+			}
+		}
+		return nil, true, nil
+	}
+	if !found {
+		return nil, false, nil
+	}
+	return c.scan(id, segment)
+}
+
+// holding is the segment that serves an offset, or the next one behind a hole.
+func holding(s *cp.State, id fence.RangeID, offset uint64) *cp.Segment {
+	for seg := range s.Segments(id) {
+		if seg.Phase == cp.Active || seg.Length > 0 && offset < seg.Start+seg.Length {
+			return seg
+		}
+	}
+	return nil
+}
+
+func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, bool, error) {
+	seg, err := c.e.store.Segment(segment)
+	if err != nil {
+		return nil, false, c.e.missing(segment)
+	}
+	scan, err := seg.Scan(c.pos[id])
+	if err != nil {
+		return nil, true, nil // deleted meanwhile: look again
+	}
+	src := &source{id: id, scan: scan, seg: seg}
+	c.open[id] = src
+	return src, true, nil
+}
+
+// missing says why a segment that the metadata lists is not in the store: it was
+// registered a moment ago, or its file is damaged or gone. Unknown is not empty.
+func (e *Engine) missing(id fence.SegmentID) error {
+	active := false
+	e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
+		if seg := s.Segment(id); seg == nil || seg.Phase == cp.Active {
+			active = true
+		}
+	})
+	if active {
+		return nil
+	}
+	for _, n := range e.report.Damaged {
+		if n.ID == id {
+			return n.Err
+		}
+	}
+	return fmt.Errorf("%w: the file of segment %s is not there", ErrDamaged, id)
+}
+
+// Cursor is the place behind the last record that was returned.
+func (c *Consumer) Cursor() string { return encodeCursor(c.topic, c.pos) }
+
+// Commit stores the place behind the last record that was returned as the group's.
+// It never moves the group back.
+func (c *Consumer) Commit(ctx context.Context) error { return c.commit(false) }
+
+// Reset makes the consumer's place the group's, also where that moves it back.
+func (c *Consumer) Reset(ctx context.Context) error { return c.commit(true) }
+
+func (c *Consumer) commit(reset bool) error {
+	if c.opts.Group == "" {
+		return about(c.opts.Topic, -1, errors.New("a consumer without a group has nothing to commit: set ConsumerOptions.Group"))
+	}
+	cmd := cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
+	err := c.look(func(s *cp.State) error {
+		for _, r := range s.ActiveRanges(c.opts.Topic) {
+			cmd.Positions[r.ID] = c.positionIn(s, r)
+		}
+		return nil
+	})
+	if err != nil {
+		return about(c.opts.Topic, -1, err)
+	}
+	if reply := c.e.command(c.opts.Topic, cmd); reply.Err != nil {
+		return about(c.opts.Topic, -1, reply.Err)
+	}
+	return nil
+}
+
+// positionIn is the consumer's place as seen from one active range: what of it and
+// its ancestors is not finished.
+func (c *Consumer) positionIn(s *cp.State, r *cp.Range) cp.Position {
+	p := cp.Position{}
+	for _, id := range append(slices.Clone(r.Parents), r.ID) {
+		if offset, ok := c.pos[id]; ok {
+			p[id] = offset
+			continue
+		}
+		src := s.Range(id)
+		if src != nil && slices.ContainsFunc(src.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok }) {
+			p[id] = 0 // comes after an ancestor that is not finished
+		}
+	}
+	return p
+}
+
+// Lag is how many records are stored behind the consumer's place.
+func (c *Consumer) Lag() (uint64, error) {
+	var n uint64
+	err := c.look(func(s *cp.State) error {
+		behind := maps.Clone(c.pos)
+		for r := range s.Ranges(c.opts.Topic) {
+			offset, ok := behind[r.ID]
+			if !ok {
+				if !slices.ContainsFunc(r.Parents, func(a fence.RangeID) bool { _, ok := behind[a]; return ok }) {
+					continue
+				}
+				offset = 0
+			}
+			for seg := range s.Segments(r.ID) {
+				end := seg.Start + seg.Length
+				if seg.Phase == cp.Active {
+					end = c.e.endOf(s, r)
+				}
+				if from := max(offset, seg.Start); from < end {
+					n += min(end-from, math.MaxUint64-n)
+				}
+			}
+		}
+		return nil
+	})
+	return n, about(c.opts.Topic, -1, err)
+}
+
+// Close gives the consumer up. It commits nothing.
+func (c *Consumer) Close() error {
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	for _, src := range c.open {
+		src.scan.Close()
+	}
+	c.open = nil
+	c.watch.Leave()
+	return nil
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+func open(t *testing.T, dir string, o Options) *Engine {
+	t.Helper()
+	if o.ArenaBytes == 0 {
+		o.ArenaBytes = 16 << 20
+	}
+	o.ReserveBytes = 1 << 20
+	e, err := Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return e
+}
+
+func newTopic(t *testing.T, e *Engine, name string) {
+	t.Helper()
+	if err := e.CreateTopic(context.Background(), name, TopicOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readAll(t *testing.T, e *Engine, topic string, from From) []string {
+	t.Helper()
+	c, err := e.NewConsumer(ConsumerOptions{Topic: topic, From: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var got []string
+	for {
+		page, err := c.Fetch(1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page.Records {
+			got = append(got, string(r.Value))
+		}
+		if page.CaughtUp {
+			return got
+		}
+	}
+}
+
+func TestProduceThenConsume(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{})
+	newTopic(t, e, "logs")
+	p, err := e.NewProducer(ProducerOptions{Topic: "logs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		pl, err := p.Produce(context.Background(), Record{Key: []byte("k"), Value: fmt.Append(nil, i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pl.First != uint64(i) {
+			t.Fatalf("record %d got offset %d", i, pl.First)
+		}
+	}
+	if got := readAll(t, e, "logs", FromStart()); fmt.Sprint(got) != "[0 1 2 3 4 5 6 7 8 9]" {
+		t.Fatal(got)
+	}
+}
+
+func TestManyGoroutinesAcrossSplitAndRoll(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{})
+	newTopic(t, e, "logs")
+	p, err := e.NewProducer(ProducerOptions{Topic: "logs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const writers, each = 16, 300
+	var group sync.WaitGroup
+	for w := range writers {
+		group.Go(func() {
+			for i := range each {
+				if _, err := p.Produce(ctx, Record{Key: fmt.Append(nil, "k", w), Value: fmt.Appendf(nil, "%d %d", w, i)}); err != nil {
+					t.Errorf("writer %d record %d: %v", w, i, err)
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	if _, _, err := e.SplitRange(ctx, "logs", 0); err != nil {
+		t.Error(err)
+	}
+	if n, err := e.Roll(ctx, "logs"); err != nil {
+		t.Error(n, err)
+	}
+	if _, _, err := e.SplitRange(ctx, "logs", 1); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.MergeRanges(ctx, "logs", 3, 4); err != nil {
+		t.Error(err)
+	}
+	group.Wait()
+	got := readAll(t, e, "logs", FromStart())
+	if len(got) != writers*each {
+		t.Fatalf("%d records, want %d", len(got), writers*each)
+	}
+	next := map[int]int{}
+	for _, v := range got {
+		var w, i int
+		fmt.Sscanf(v, "%d %d", &w, &i)
+		if next[w] != i {
+			t.Fatalf("writer %d: record %d where %d was due", w, i, next[w])
+		}
+		next[w]++
+	}
+}

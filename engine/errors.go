@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/cp/host"
+	"github.com/ringfence/ringfence/engine/store"
+)
+
+// Test with errors.Is. Every error says in words what happened and where.
+var (
+	ErrNoSuchTopic      = cp.ErrNoSuchTopic                              // create it first
+	ErrTopicExists      = cp.ErrTopicExists                              // use it, or delete it first
+	ErrInvalidTopicName = cp.ErrInvalidName                              // letters, digits, '.', '_' and '-', at most 255 bytes
+	ErrRecordTooLarge   = errors.New("record too large")                 // raise BatchBytes, or split the record
+	ErrOutOfSpace       = store.ErrOutOfSpace                            // free space; the engine goes on by itself
+	ErrStorage          = store.ErrStorage                               // the record may or may not be stored; see the log
+	ErrDamaged          = store.ErrDamaged                               // the message names file and byte
+	ErrLocked           = store.ErrLocked                                // another process has the directory
+	ErrClosed           = errors.New("closed")                           // the engine, producer or consumer was closed
+	ErrOverloaded       = errors.New("too much is waiting")              // retry after acknowledgements
+	ErrBatchSent        = errors.New("batch was sent already")           // make a new one
+	ErrTimeout          = errors.New("the outcome is not known in time") // it may still take effect
+)
+
+// TopicError is an error with the topic, and the range if there is one, that it is about.
+type TopicError struct {
+	Topic string
+	Range int64 // -1: none
+	Err   error
+}
+
+func (e *TopicError) Error() string {
+	if e.Range < 0 {
+		return fmt.Sprintf("topic %q: %v", e.Topic, e.Err)
+	}
+	return fmt.Sprintf("topic %q, range %d: %v", e.Topic, e.Range, e.Err)
+}
+
+func (e *TopicError) Unwrap() error { return e.Err }
+
+// about adds the topic to an error that does not name one yet.
+func about(topic string, rng int64, err error) error {
+	if err == nil {
+		return nil
+	}
+	if t := (*TopicError)(nil); errors.As(err, &t) {
+		return err
+	}
+	switch {
+	case errors.Is(err, cp.ErrNoSuchTopic):
+		err = fmt.Errorf("%w: create it first", err)
+	case errors.Is(err, host.ErrUnknownOutcome):
+		err = fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return &TopicError{Topic: topic, Range: rng, Err: err}
+}

@@ -1,0 +1,213 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/frontend"
+	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile"
+)
+
+const (
+	fenceRetry = time.Second // after which a fence that was not answered is sent again
+	headTries  = 8           // how often nextHead follows heads that close under it
+)
+
+// nextHead returns the segment that takes a batch meant for the range, and the plan
+// for it. old, the head that refused or failed, is fenced and sealed first.
+func (e *Engine) nextHead(ctx context.Context, t *frontend.Topic, id fence.RangeID, b frontend.BatchInfo, old *store.Segment) (*store.Segment, frontend.Dispatch, error) {
+	b.Now = e.millis()
+	for range headTries {
+		if old != nil && !old.Writable() {
+			if err := e.roll(old); err != nil {
+				return nil, frontend.Dispatch{}, err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, frontend.Dispatch{}, err
+		}
+		seg, plan, err := e.planHeld(t, id, b)
+		if err != nil || plan.Range != id || seg.Writable() {
+			return seg, plan, err
+		}
+		old = seg // closed meanwhile
+	}
+	return nil, frontend.Dispatch{}, frontend.ErrStale
+}
+
+// planHeld plans while nobody splits or merges the range.
+func (e *Engine) planHeld(t *frontend.Topic, id fence.RangeID, b frontend.BatchInfo) (*store.Segment, frontend.Dispatch, error) {
+	release := e.hold(id)
+	defer release()
+	plan, err := e.front.PlanBatchIn(t, b)
+	if err != nil || plan.Range != id {
+		return nil, plan, err
+	}
+	seg, err := e.openFile(plan.Segment)
+	return seg, plan, err
+}
+
+// openFile returns a registered segment's copy, and makes it if it has none yet.
+// The caller holds the range.
+func (e *Engine) openFile(id fence.SegmentID) (*store.Segment, error) {
+	if seg, err := e.store.Segment(id); err == nil {
+		return seg, nil
+	}
+	return e.create(id)
+}
+
+// create makes the file of a registered segment.
+func (e *Engine) create(id fence.SegmentID) (*store.Segment, error) {
+	var meta segfile.Meta
+	var heritage *lineage
+	e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
+		seg, rng := s.Segment(id), s.Range(id.Range)
+		if seg == nil || rng == nil {
+			return
+		}
+		meta = segfile.Meta{
+			ID: id, Topic: t.Name, Start: rng.Start, End: rng.End,
+			Base: seg.Start, Salt: seg.Salt, Writer: seg.Writer, Created: e.millis(),
+		}
+		heritage = lineageOf(s, rng, id)
+	})
+	if heritage == nil {
+		return nil, fmt.Errorf("segment %s: %w", id, cp.ErrNoSuchSegment)
+	}
+	table, err := e.inherit(heritage)
+	if err != nil {
+		return nil, err
+	}
+	return e.store.Create(context.Background(), meta, table)
+}
+
+// lineage says where a range's knowledge of its producers lies: in its last
+// segment, or else in what the ranges it came from knew.
+type lineage struct {
+	start, end uint64
+	last       fence.SegmentID
+	own        bool // last is set
+	from       []*lineage
+}
+
+// lineageOf looks for the segments before id.
+func lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID) *lineage {
+	l := &lineage{start: r.Start, end: r.End}
+	for _, seg := range s.Sealed(r.ID) {
+		if seg.ID != id && (!l.own || seg.ID.Seq > l.last.Seq) {
+			l.last, l.own = seg.ID, true
+		}
+	}
+	if l.own {
+		return l
+	}
+	for _, parent := range r.From {
+		if p := s.Range(parent); p != nil {
+			l.from = append(l.from, lineageOf(s, p, fence.SegmentID{}))
+		}
+	}
+	return l
+}
+
+// inherit is the table that a new segment of the range starts from.
+func (e *Engine) inherit(l *lineage) (*segfile.ProducerTable, error) {
+	if l.own {
+		seg, err := e.store.Segment(l.last)
+		if err != nil {
+			return nil, fmt.Errorf("the producers of the range are in a segment that is not there: %w", err)
+		}
+		return seg.Producers()
+	}
+	table := segfile.NewProducerTable(l.start, l.end)
+	for i, from := range l.from {
+		t, err := e.inherit(from)
+		switch {
+		case err != nil:
+			return nil, err
+		case i == 0:
+			table = t
+		default:
+			table = segfile.MergeTables(table, t)
+		}
+	}
+	if start, end := table.Bounds(); start != l.start || end != l.end {
+		table = table.Slice(l.start, l.end)
+	}
+	return table, nil
+}
+
+// roll fences a segment and records where it ends. Everybody who comes to it at the
+// same time gets the same answer.
+func (e *Engine) roll(seg *store.Segment) error {
+	id := seg.ID()
+	began := time.Now()
+	_, before := seg.Fenced()
+	roll := frontend.Roll{Segment: id, Primary: string(nodeID), Start: seg.Base()}
+	end, err := seg.Fence()
+	if err != nil {
+		e.front.ForgetFence(roll)
+		return err
+	}
+	if !before {
+		e.fences.note(time.Since(began))
+	}
+	if err := e.front.RecordFence(roll, end.Offset, end.Bytes, e.millis()); err != nil && !errors.Is(err, cp.ErrNoSuchSegment) {
+		e.front.ForgetFence(roll)
+		return fmt.Errorf("segment %s is fenced, but its end was not recorded: %w", id, err)
+	}
+	return nil
+}
+
+// owed makes the roller look for owed rolls.
+func (e *Engine) owed() {
+	select {
+	case e.rolls <- struct{}{}:
+	default:
+	}
+}
+
+// roller fences what the frontend owes.
+func (e *Engine) roller() {
+	retry := time.NewTicker(fenceRetry)
+	defer retry.Stop()
+	for {
+		select {
+		case <-e.quit:
+			return
+		case <-e.rolls:
+		case <-retry.C:
+		}
+		for _, r := range e.front.FencesToSend(e.instant(), int64(fenceRetry)) {
+			seg, err := e.store.Segment(r.Segment)
+			if err == nil {
+				err = e.roll(seg)
+			}
+			if err != nil {
+				e.front.ForgetFence(r)
+				e.log.Warn("roll failed, it stays owed", "segment", r.Segment, "err", err)
+			}
+		}
+	}
+}
+
+// fenceStats measures fences, from the last append taken to the latch.
+type fenceStats struct {
+	n, nanos, worst atomic.Int64
+}
+
+func (f *fenceStats) note(d time.Duration) {
+	f.n.Add(1)
+	f.nanos.Add(int64(d))
+	for {
+		w := f.worst.Load()
+		if int64(d) <= w || f.worst.CompareAndSwap(w, int64(d)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// A lane is a producer's way into one range. Records gather in its open batch;
+// closed batches wait, fly and are answered in order. The producer's mu guards it.
+//
+// A lane sends only to the write head it knows. When that is fenced, or there is
+// none yet, one goroutine finds or opens the next (head.go) and the lane holds
+// still meanwhile; what the fence refused goes first afterwards, in order.
+type lane struct {
+	p           *Producer
+	id          fence.RangeID
+	first, last uint32 // key positions, both in the range
+
+	open    *batch   // being filled
+	waiting []*batch // closed, not yet handed to the store; a few at most
+	flying  int      // handed to the store, not answered
+	back    []*batch // refused by a fence, in order
+	head    *store.Segment
+	failed  *store.Segment // the head before, after a storage error
+	sent    uint64         // the range's last sequence once all that flies has landed
+	landed  uint64         // the last sequence that did land
+
+	sending  bool // somebody is in send
+	finding  bool // a goroutine is in findHead
+	crowd    bool // the last batch carried more than one record
+	lingerOn bool // a timer will close the open batch
+	retired  bool // the range is not active any more
+}
+
+// closeOpen moves the open batch to the waiting ones.
+func (l *lane) closeOpen() {
+	if b := l.open; b != nil && b.build.Len() > 0 {
+		l.open = nil
+		l.crowd = b.build.Len() > 1
+		l.waiting = append(l.waiting, b)
+	}
+}
+
+// pop takes the first waiting batch.
+func (l *lane) pop() *batch {
+	b := l.waiting[0]
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+	return b
+}
+
+// settle closes the open batch if nothing of this lane is on its way. This is all
+// there is to group commit: what arrives while a batch flies gathers, and leaves
+// when that batch lands.
+func (l *lane) settle() {
+	if l.flying == 0 && len(l.waiting) == 0 && len(l.back) == 0 && !l.finding {
+		l.closeOpen()
+	}
+}
+
+// send hands waiting batches to the store while the window allows. It is entered
+// and left with mu held and released around the store's work; one goroutine at a
+// time is in it. lead says that the caller is going to wait for what it sends.
+func (l *lane) send(lead bool) {
+	if l.sending {
+		return
+	}
+	l.sending = true
+	p := l.p
+	for l.flying < p.opts.MaxInFlight && len(l.back) == 0 && len(l.waiting) > 0 && !l.finding {
+		if l.head == nil || l.retired {
+			l.find()
+			break
+		}
+		b := l.waiting[0]
+		if !b.isPlanned {
+			plan, ok := p.e.front.TryPlanIn(p.topic, b.routing())
+			if !ok || plan.Segment != l.head.ID() {
+				l.find()
+				break
+			}
+			b.plan = plan
+		}
+		b.isPlanned = false
+		l.pop()
+		before := l.sent
+		if err := b.finish(l); err != nil {
+			p.conclude(b, Placement{}, err)
+			continue
+		}
+		l.flying++
+		b.head = l.head
+		b.req.Frame, b.req.Lead = b.frame, lead
+		p.mu.Unlock()
+		err := b.head.Append(&b.req)
+		p.mu.Lock()
+		if err != nil {
+			l.flying--
+			l.sent = before // nothing of b is on its way
+			l.answer(b, err)
+		}
+	}
+	l.sending = false
+}
+
+// landed is the store's answer to a batch.
+func (p *Producer) landed(b *batch) {
+	p.mu.Lock()
+	l := b.lane
+	l.flying--
+	l.answer(b, b.req.Err)
+	if !l.lingerOn {
+		l.settle()
+	}
+	l.send(false)
+	p.mu.Unlock()
+}
+
+// answer deals with one batch's outcome, in the order of the lane.
+func (l *lane) answer(b *batch, err error) {
+	p := l.p
+	var sealed *store.SealedError
+	switch {
+	case err == nil:
+		l.landed = max(l.landed, b.info.LastSeq)
+		if !b.req.Duplicate {
+			p.e.front.AdoptOffsets(l.id, b.plan.Segment, b.req.Last)
+		}
+		p.conclude(b, Placement{Range: l.id.Seq, First: b.req.First, Last: b.req.Last, Duplicate: b.req.Duplicate}, nil)
+	case errors.As(err, &sealed):
+		// Fenced between plan and append: nothing of it was stored. It goes again, to
+		// the successor, behind those that flew before it.
+		l.back = append(l.back, b)
+	case errors.Is(err, store.ErrStorage):
+		l.head = nil // this copy takes no more: fence it, go on in a successor
+		l.failed = b.head
+		fallthrough
+	default:
+		p.conclude(b, Placement{}, err)
+	}
+	if l.flying == 0 && (len(l.back) > 0 || l.head == nil) {
+		l.putBack()
+		if len(l.waiting) > 0 {
+			l.find()
+		}
+	}
+}
+
+// putBack makes the refused batches the first to go. Their frames name their
+// predecessors anew.
+func (l *lane) putBack() {
+	l.sent = l.landed
+	for _, b := range l.back {
+		b.isPlanned, b.head = false, nil
+	}
+	l.waiting = append(l.back, l.waiting...)
+	l.back = nil
+}
+
+// conclude tells everybody who waits for b. mu is held, and released around the
+// callbacks, which come in the order of the lane.
+func (p *Producer) conclude(b *batch, place Placement, err error) {
+	b.over, b.place, b.err = true, place, about(p.name, int64(b.lane.id.Seq), err)
+	if b.done != nil {
+		close(b.done)
+	}
+	n := b.records()
+	if b.whole != nil {
+		n = 0 // counted with the whole
+		p.concludePart(b)
+	}
+	if len(b.calls) > 0 {
+		b.waiters++ // keeps it while mu is released
+		p.mu.Unlock()
+		for i := range b.calls {
+			b.calls[i].done(b.placeOf(b.calls[i].at), b.err)
+		}
+		p.mu.Lock()
+		b.waiters--
+	}
+	if b.waiters == 0 {
+		p.recycle(b)
+	}
+	p.pending -= n
+	p.changed.Broadcast()
+}
+
+// compress replaces the batch's frame by a compressed one in memory of its own.
+func (l *lane) compress(b *batch, frame []byte) ([]byte, error) {
+	arena := l.p.e.arena
+	dst, ok := arena.Alloc(len(frame))
+	if !ok {
+		return frame, nil // plain is always right
+	}
+	out, err := record.Compress(dst, frame, l.p.opts.Codec)
+	if err != nil || &out[0] == &frame[0] {
+		arena.Free(dst)
+		return frame, err
+	}
+	arena.Free(b.slab)
+	b.slab = dst
+	return out, nil
+}
+
+// linger closes the open batch after the producer's Linger.
+func (l *lane) linger() {
+	if l.lingerOn || l.open == nil {
+		return
+	}
+	l.lingerOn = true
+	p := l.p
+	time.AfterFunc(p.opts.Linger, func() {
+		p.mu.Lock()
+		l.lingerOn = false
+		l.closeOpen()
+		l.send(false)
+		p.mu.Unlock()
+	})
+}

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/frontend"
+	"github.com/ringfence/ringfence/fence"
+)
+
+// readView copies the metadata for the frontend to start from.
+func (e *Engine) readView() (frontend.View, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	states, missing, err := e.host.Views(ctx)
+	if err != nil || len(missing) > 0 {
+		return frontend.View{}, fmt.Errorf("metadata shards %v cannot be read: %w", missing, err)
+	}
+	view := frontend.View{Ring: e.host.Ring(), Vnodes: map[cp.VnodeID]*cp.State{}}
+	for _, v := range states {
+		view.Vnodes[v.Vnode] = v.State
+	}
+	return view, nil
+}
+
+// lookAt calls look with a topic's metadata; not at all if there is no such topic.
+// look keeps nothing but records, which never change.
+func (e *Engine) lookAt(name string, look func(*cp.State, *cp.Topic)) {
+	v, ok := e.host.Ring().Route(name)
+	if !ok {
+		return
+	}
+	e.host.ReadLocal(v, func(s *cp.State) {
+		if t := s.Topic(name); t != nil {
+			look(s, t)
+		}
+	})
+}
+
+// withTopic is lookAt by identity.
+func (e *Engine) withTopic(id fence.TopicID, look func(*cp.State, *cp.Topic)) {
+	for v := range e.vnodes() {
+		found := false
+		e.host.ReadLocal(v, func(s *cp.State) {
+			if t := s.TopicByID(id); t != nil {
+				found = true
+				look(s, t)
+			}
+		})
+		if found {
+			return
+		}
+	}
+}
+
+// vnodes visits the metadata shards.
+func (e *Engine) vnodes() iter.Seq[cp.VnodeID] {
+	return func(yield func(cp.VnodeID) bool) {
+		for _, v := range e.host.Ring().Vnodes() {
+			if !yield(v.ID) {
+				return
+			}
+		}
+	}
+}
+
+// home is the metadata shard that keeps what belongs to no topic.
+func (e *Engine) home() cp.VnodeID {
+	id, _ := e.host.Ring().Home() // a host has a vnode at least
+	return id
+}
+
+// topics visits all topics by name.
+func (e *Engine) topics() iter.Seq[*cp.Topic] {
+	var list []*cp.Topic
+	for v := range e.vnodes() {
+		e.host.ReadLocal(v, func(s *cp.State) {
+			list = slices.AppendSeq(list, s.Topics())
+		})
+	}
+	slices.SortFunc(list, func(a, b *cp.Topic) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return slices.Values(list)
+}
+
+// eachSegment visits the segments of a topic.
+func (e *Engine) eachSegment(name string, visit func(*cp.Segment)) {
+	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
+		for r := range s.Ranges(name) {
+			for seg := range s.Segments(r.ID) {
+				visit(seg)
+			}
+		}
+	})
+}
+
+// rangeOf names a topic's range.
+func (e *Engine) rangeOf(topic string, seq uint32) (fence.RangeID, error) {
+	t, err := e.front.Topic(topic)
+	if err != nil {
+		return fence.RangeID{}, about(topic, -1, err)
+	}
+	return fence.RangeID{Topic: t.ID(), Seq: seq}, nil
+}
+
+// hold keeps everybody else from opening a write head in the ranges until the
+// answer is called. Ranges are taken in order, so that two holders never wait for
+// each other.
+func (e *Engine) hold(ids ...fence.RangeID) (release func()) {
+	slices.SortFunc(ids, fence.RangeID.Compare)
+	for _, id := range ids {
+		e.lockOf(id).Lock()
+	}
+	return func() {
+		for _, id := range ids {
+			e.lockOf(id).Unlock()
+		}
+	}
+}
+
+func (e *Engine) lockOf(id fence.RangeID) *sync.Mutex {
+	m, _ := e.heads.LoadOrStore(id, &sync.Mutex{})
+	return m.(*sync.Mutex)
+}

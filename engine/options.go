@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Options tune an Engine; the zero value is production.
+type Options struct {
+	// IO is "auto" (io_uring, or the pool where the kernel refuses it), "io_uring" or
+	// "pool". "" means "auto".
+	IO string
+	// ArenaBytes is the memory that batches and reads live in: pinned, on huge pages
+	// where the host gives them. 0 means 64 MiB.
+	ArenaBytes int
+	// SegmentBytes is the size at which a segment rolls; 0 means 64 MiB. A policy of
+	// the topic overrides it.
+	SegmentBytes int64
+	// PoolBytes bounds the retired segment files that are kept to be written again;
+	// 0 means eight segments.
+	PoolBytes int64
+	// Shards is the number of append queues; 0 means one for every four CPUs.
+	Shards int
+	// Vnodes is the number of metadata shards, fixed when the directory is made; 0
+	// means 4.
+	Vnodes int
+	// Retention is what applies to topics without a policy of their own, and where a
+	// policy inherits; the zero value keeps everything and rolls after a week.
+	Retention Policy
+	// RetainEvery is how often retention and age rolls are looked at; 0 means a minute.
+	RetainEvery time.Duration
+	// ReserveBytes is the free space below which appends are refused; 0 means 64 MiB.
+	ReserveBytes uint64
+	// RawWait waits for the disk without telling Go's scheduler: half the CPU per
+	// wait, at the price of a processor held meanwhile. For processes that own spare
+	// ones.
+	RawWait bool
+	// Progress, if set, hears how far recovery is.
+	Progress func(done, total int)
+	// Logger takes the engine's log; nil discards it.
+	Logger *slog.Logger
+
+	now func() time.Time // tests set it
+}
+
+const weekMillis = 7 * 24 * 3600 * 1000
+
+func (o Options) withDefaults(cpus int) (Options, error) {
+	o.IO = cmp.Or(o.IO, "auto")
+	o.ArenaBytes = cmp.Or(o.ArenaBytes, 64<<20)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
+	o.PoolBytes = cmp.Or(o.PoolBytes, 8*o.SegmentBytes)
+	o.Shards = cmp.Or(o.Shards, max(1, cpus/4))
+	o.Vnodes = cmp.Or(o.Vnodes, 4)
+	o.RetainEvery = cmp.Or(o.RetainEvery, time.Minute)
+	o.Retention = o.Retention.Over(cp.Policy{SegmentMaxAge: cp.Limit(weekMillis)})
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	switch {
+	case o.IO != "auto" && o.IO != "io_uring" && o.IO != "pool":
+		return o, fmt.Errorf("engine: IO is %q, want auto, io_uring or pool", o.IO)
+	case o.ArenaBytes < 4<<20:
+		return o, fmt.Errorf("engine: ArenaBytes is %d, want 4 MiB or more", o.ArenaBytes)
+	case o.SegmentBytes < 1<<20:
+		return o, fmt.Errorf("engine: SegmentBytes is %d, want 1 MiB or more", o.SegmentBytes)
+	case o.Shards < 0 || o.Vnodes < 0 || o.PoolBytes < 0 || o.RetainEvery < 0:
+		return o, fmt.Errorf("engine: Shards, Vnodes, PoolBytes and RetainEvery may not be negative")
+	}
+	return o, o.Retention.Validate()
+}
+
+// Policy is a named set of retention and roll rules; see cp.Policy. Limit, Unlimited
+// and the zero Bound (inherit) make its fields.
+type (
+	Policy = cp.Policy
+	Bound  = cp.Bound
+	Codec  = record.Codec
+	Header = record.Header
+)
+
+// Limit is a bound of n milliseconds or bytes; 0 is a budget of nothing.
+func Limit(n int64) Bound { return cp.Limit(n) }
+
+// Unlimited turns a bound off, whatever the default.
+func Unlimited() Bound { return cp.Unlimited() }
+
+// Compression of batches.
+const (
+	None = record.None
+	S2   = record.S2
+	Zstd = record.Zstd
+)
+
+// Record is one entry to store. A nil Key is a null key: such records spread over
+// the ranges. A nil Value is a tombstone; an empty one is not.
+type Record struct {
+	Key, Value []byte
+	Headers    []Header
+	Time       time.Time // zero means now; kept in milliseconds
+}

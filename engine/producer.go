@@ -1,0 +1,372 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/frontend"
+	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// ProducerOptions choose how a producer gathers and sends; the zero value of all
+// but Topic is production.
+type ProducerOptions struct {
+	Topic string
+	// ID names the producer for recognising what it sent before. 0 draws a random
+	// one. A program that sends the same records in the same order under the same
+	// ID again, after a crash, stores each once.
+	ID uint64
+	// BatchBytes is the most a batch takes in memory and on disk; 0 means 256 KiB.
+	BatchBytes int
+	// Linger keeps a batch open for more records even when nothing is in flight.
+	// 0, the default, sends at once: what arrives while batches are in flight
+	// gathers anyway.
+	Linger time.Duration
+	// MaxInFlight is how many batches of one range are on their way at a time; 0 means 5.
+	MaxInFlight int
+	// Codec compresses batches: record.None, record.S2 or record.Zstd.
+	Codec Codec
+	// NotIdempotent gives up the recognition of repeats and of gaps.
+	NotIdempotent bool
+}
+
+func (o ProducerOptions) withDefaults(arena int) (ProducerOptions, error) {
+	o.BatchBytes = cmp.Or(o.BatchBytes, 256<<10)
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, 5)
+	switch {
+	case o.BatchBytes < minBatch || o.BatchBytes > MaxBatchBytes:
+		return o, fmt.Errorf("engine: BatchBytes is %d, must be %d to %d", o.BatchBytes, minBatch, MaxBatchBytes)
+	case o.BatchBytes > arena/4:
+		return o, fmt.Errorf("engine: BatchBytes %d is more than a quarter of ArenaBytes %d: raise ArenaBytes", o.BatchBytes, arena)
+	case o.MaxInFlight < 0 || o.Linger < 0:
+		return o, errors.New("engine: MaxInFlight and Linger may not be negative")
+	}
+	return o, nil
+}
+
+const (
+	minBatch = 4 << 10
+	// MaxBatchBytes is the largest batch a producer makes.
+	MaxBatchBytes = 8 << 20
+)
+
+// Placement says where records were stored.
+type Placement struct {
+	Range uint32 // number of the range in its topic
+	// First and Last are offsets in that range; for one record they are equal.
+	First, Last uint64
+	// Duplicate: the producer sent the records before and they were stored then;
+	// First and Last are not known.
+	Duplicate bool
+}
+
+// Producer sends records to one topic. Any number of goroutines may share it;
+// records with equal keys keep the order in which Produce or Append took them.
+//
+// What it owns: one open batch per range, in the engine's arena. No goroutine
+// belongs to it but one per range while that range's write head is looked for.
+type Producer struct {
+	e     *Engine
+	opts  ProducerOptions
+	topic *frontend.Topic
+	name  string
+
+	mu      sync.Mutex // guards all below and the lanes; never held across I/O, a command or a callback
+	seq     uint64     // sequence of the last record taken
+	version uint64     // of the routes
+	lanes   []*lane    // tile the keyspace, by start
+	pending int        // records taken and not answered
+	moving  bool       // the ranges changed and what the lanes hold is being routed anew
+	changed *sync.Cond // moving ended, or pending fell to 0
+	spare   []*batch
+	closed  bool
+	tasks   sync.WaitGroup
+}
+
+// ID is what recognises this producer's repeats.
+func (p *Producer) ID() uint64 { return p.opts.ID }
+
+// NewProducer returns a producer for one topic.
+func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
+	o, err := o.withDefaults(e.opts.ArenaBytes)
+	if err != nil {
+		return nil, err
+	}
+	if o.ID == 0 {
+		o.ID = e.dice()
+	}
+	t, err := e.front.Topic(o.Topic)
+	if err != nil {
+		return nil, about(o.Topic, -1, err)
+	}
+	p := &Producer{e: e, opts: o, topic: t, name: o.Topic}
+	p.changed = sync.NewCond(&p.mu)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.route(); err != nil {
+		return nil, about(o.Topic, -1, err)
+	}
+	e.enlist(p)
+	return p, nil
+}
+
+// Produce stores one record and returns when it is durable. When ctx ends first,
+// the record may still be stored.
+func (p *Producer) Produce(ctx context.Context, r Record) (Placement, error) {
+	b, at, err := p.take(ctx, &r, nil)
+	if err != nil {
+		return Placement{}, err
+	}
+	return p.result(ctx, b, at, p.depart(b))
+}
+
+// Append takes one record and returns; done, which may be nil, hears when it is
+// durable or failed. It blocks only while the arena has no memory for another
+// batch. done runs on an engine goroutine, in the order of the records of a range;
+// it must not block.
+func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, error)) error {
+	if done == nil {
+		done = func(Placement, error) {}
+	}
+	b, _, err := p.take(ctx, &r, done)
+	if err != nil {
+		return err
+	}
+	l := b.lane
+	p.mu.Lock()
+	if p.opts.Linger > 0 {
+		l.linger()
+	} else {
+		l.settle()
+	}
+	l.send(false)
+	p.mu.Unlock()
+	return nil
+}
+
+// take adds r to its lane's open batch and says at which place.
+func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, error)) (*batch, int, error) {
+	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: p.e.stamp(r)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if err := p.ready(ctx); err != nil {
+			return nil, 0, err
+		}
+		seq := p.seq + 1
+		pos := record.Position(rec.Key)
+		if rec.Key == nil {
+			pos = record.KeylessPosition(p.opts.ID, seq)
+		}
+		l := p.laneOf(pos)
+		b := l.open
+		if b == nil {
+			fresh, err := p.freshBatch(ctx, p.opts.BatchBytes)
+			if err != nil {
+				return nil, 0, err
+			}
+			if l.open == nil && !l.retired && !p.moving {
+				fresh.lane, l.open = l, fresh
+			} else {
+				p.recycle(fresh) // mu was released: look again
+			}
+			continue
+		}
+		switch err := b.build.Add(&rec, p.sequence(seq)); {
+		case err == nil:
+			p.seq = seq
+			p.pending++
+			if done != nil {
+				b.calls = append(b.calls, call{at: b.build.Len() - 1, done: done})
+			} else {
+				b.waiters++
+			}
+			return b, b.build.Len() - 1, nil
+		case errors.Is(err, record.ErrBatchFull):
+			l.closeOpen()
+			l.send(false)
+			for len(l.waiting) >= p.opts.MaxInFlight && !p.moving {
+				if err := p.wait(ctx); err != nil {
+					return nil, 0, err
+				}
+			}
+		default:
+			return nil, 0, p.refused(err)
+		}
+	}
+}
+
+func (p *Producer) sequence(seq uint64) uint64 {
+	if p.opts.NotIdempotent {
+		return 0
+	}
+	return seq
+}
+
+// ready waits until records can be taken. mu is held, and released while waiting.
+func (p *Producer) ready(ctx context.Context) error {
+	for p.moving && !p.closed {
+		if err := p.wait(ctx); err != nil {
+			return err
+		}
+	}
+	if p.closed {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (p *Producer) refused(err error) error {
+	if errors.Is(err, record.ErrRecordTooLarge) {
+		return fmt.Errorf("topic %q: %w: it does not fit a batch of %d bytes (ProducerOptions.BatchBytes): %w", p.name, ErrRecordTooLarge, p.opts.BatchBytes, err)
+	}
+	return fmt.Errorf("topic %q: %w", p.name, err)
+}
+
+// depart sees to it that b is on its way, or will be when what flies before it
+// has landed, and says whether the caller handed it to the store and should wait
+// at the segment it answers. Callers that were in one batch before get the chance
+// to be in one again.
+func (p *Producer) depart(b *batch) (lead *store.Segment) {
+	l := b.lane
+	p.mu.Lock()
+	if l.crowd && l.open == b && l.flying == 0 {
+		p.mu.Unlock()
+		runtime.Gosched()
+		p.mu.Lock()
+	}
+	if b.lane == l && l.open == b {
+		l.settle()
+		l.send(true)
+	}
+	if b.head != nil && !b.over && !b.led {
+		b.led, lead = true, b.head
+	}
+	p.mu.Unlock()
+	return lead
+}
+
+// result waits for b's outcome. The leader waits in the store, where it may do
+// the reaping itself; the others wait for done.
+func (p *Producer) result(ctx context.Context, b *batch, at int, lead *store.Segment) (Placement, error) {
+	if lead != nil {
+		lead.Wait(&b.req)
+	}
+	p.mu.Lock()
+	if !b.over {
+		if b.done == nil {
+			b.done = make(chan struct{})
+		}
+		done := b.done
+		p.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			p.mu.Lock()
+			b.leave(p)
+			p.mu.Unlock()
+			return Placement{}, fmt.Errorf("topic %q: the record may still be stored: %w", p.name, ctx.Err())
+		}
+		p.mu.Lock()
+	}
+	place, err := b.placeOf(at), b.err
+	b.leave(p)
+	p.mu.Unlock()
+	return place, err
+}
+
+// Flush returns when everything taken before is answered.
+func (p *Producer) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.pending > 0 {
+		for _, l := range slices.Clone(p.lanes) {
+			l.closeOpen()
+			l.send(false)
+		}
+		if p.pending > 0 {
+			if err := p.wait(ctx); err != nil {
+				return fmt.Errorf("topic %q: %d records are still on their way: %w", p.name, p.pending, err)
+			}
+		}
+	}
+	return nil
+}
+
+// wait returns when something changed or ctx ended. mu is held, and released
+// while waiting.
+func (p *Producer) wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		p.changed.Broadcast()
+		p.mu.Unlock()
+	})
+	defer stop()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.changed.Wait()
+	return ctx.Err()
+}
+
+// Close flushes and gives the producer up. Records taken before are answered.
+func (p *Producer) Close(ctx context.Context) error {
+	err := p.Flush(ctx)
+	p.mu.Lock()
+	p.closed = true
+	p.changed.Broadcast()
+	p.mu.Unlock()
+	p.tasks.Wait()
+	p.e.delist(p)
+	return err
+}
+
+// laneOf finds the lane of a key position. mu is held.
+func (p *Producer) laneOf(pos uint32) *lane {
+	if len(p.lanes) == 1 {
+		return p.lanes[0]
+	}
+	i, _ := slices.BinarySearchFunc(p.lanes, pos, func(l *lane, pos uint32) int {
+		return cmp.Compare(l.last, pos)
+	})
+	return p.lanes[min(i, len(p.lanes)-1)]
+}
+
+// route makes the lanes tile the topic's active ranges; those of ranges that are
+// still active stay. mu is held.
+func (p *Producer) route() error {
+	ranges, version := p.topic.Slices()
+	if len(ranges) == 0 {
+		return cp.ErrNoSuchTopic
+	}
+	old := map[fence.RangeID]*lane{}
+	for _, l := range p.lanes {
+		old[l.id] = l
+	}
+	p.lanes = nil
+	for _, r := range ranges {
+		l := old[r.Range]
+		if l == nil {
+			l = &lane{p: p, id: r.Range, first: r.First, last: r.Last}
+		}
+		delete(old, r.Range)
+		p.lanes = append(p.lanes, l)
+	}
+	for _, l := range old {
+		l.retired = true
+	}
+	p.version = version
+	return nil
+}

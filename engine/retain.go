@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/fence"
+)
+
+// RetainReport is what one look at retention did.
+type RetainReport struct {
+	Expired int    // segments removed
+	Bytes   uint64 // of their frames
+	Rolled  int    // segments that were open for too long
+	Failed  int    // to be tried again
+	// Unresolved are topics bound to a policy that is not defined: nothing of them
+	// expires.
+	Unresolved []string
+	Took       time.Duration
+}
+
+// retainer looks at retention and age rolls from time to time.
+func (e *Engine) retainer() {
+	t := time.NewTicker(e.opts.RetainEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-e.quit:
+			return
+		case <-t.C:
+		}
+		r, err := e.retain()
+		if err != nil {
+			e.log.Warn("retention pass failed", "err", err)
+		} else if r.Expired+r.Failed+r.Rolled > 0 {
+			e.log.Info("retention", "expired", r.Expired, "bytes", r.Bytes, "rolled", r.Rolled, "failed", r.Failed)
+		}
+	}
+}
+
+// Retain looks at retention and age rolls now.
+func (e *Engine) Retain(ctx context.Context) (RetainReport, error) {
+	if err := e.alive(); err != nil {
+		return RetainReport{}, err
+	}
+	return e.retain()
+}
+
+func (e *Engine) retain() (RetainReport, error) {
+	began := time.Now()
+	var report RetainReport
+	policies := map[string]cp.Policy{}
+	if err := e.host.ReadLocal(e.home(), func(s *cp.State) {
+		for name, p := range s.Policies() {
+			policies[name] = p
+		}
+	}); err != nil {
+		return report, err // unknown is not empty: nothing expires
+	}
+	rules := cp.Retention{Defaults: e.opts.Retention, Lookup: func(name string) (cp.Policy, bool) {
+		p, ok := policies[name]
+		return p, ok
+	}}
+	now := e.millis()
+	var expired, due []*cp.Segment
+	for v := range e.vnodes() {
+		if err := e.host.ReadLocal(v, func(s *cp.State) {
+			expired = append(expired, cp.Expired(s, now, rules)...)
+			due = append(due, cp.DueForRoll(s, now, rules)...)
+			report.Unresolved = append(report.Unresolved, rules.Unresolved(s)...)
+		}); err != nil {
+			return report, err
+		}
+	}
+	for _, seg := range due {
+		if err := e.closeHead(seg.ID.Range); err != nil {
+			report.Failed++
+			e.log.Warn("age roll failed, tried again later", "segment", seg.ID, "err", err)
+			continue
+		}
+		report.Rolled++
+	}
+	for _, seg := range expired {
+		if err := e.expire(seg); err != nil {
+			report.Failed++
+			e.log.Warn("segment not removed, tried again later", "segment", seg.ID, "err", err)
+			continue
+		}
+		report.Expired++
+		report.Bytes += seg.Bytes
+	}
+	report.Took = time.Since(began)
+	return report, nil
+}
+
+// expire removes a segment from the metadata, then from the disk. What knows the
+// range's producers is kept: before the last segment of a range goes, whoever comes
+// after it gets a file of its own, which carries them on.
+func (e *Engine) expire(seg *cp.Segment) error {
+	if err := e.handOn(seg); err != nil {
+		return err
+	}
+	err := e.front.DeleteSegment(seg.ID)
+	if err != nil && !errors.Is(err, cp.ErrNoSuchSegment) {
+		return err
+	}
+	if _, err := e.store.Segment(seg.ID); err != nil {
+		return nil // gone already
+	}
+	return e.store.Delete(seg.ID)
+}
+
+// handOn opens a write head in every range that would take its producers from seg.
+func (e *Engine) handOn(seg *cp.Segment) error {
+	var heirs []fence.RangeID
+	e.withTopic(seg.ID.Range.Topic, func(s *cp.State, t *cp.Topic) {
+		heirs = e.heirs(s, seg.ID.Range, seg.ID, nil)
+	})
+	for _, id := range heirs {
+		if err := e.ensureHead(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heirs are the active ranges at or below id that have no segment of their own
+// behind last.
+func (e *Engine) heirs(s *cp.State, id fence.RangeID, last fence.SegmentID, list []fence.RangeID) []fence.RangeID {
+	r := s.Range(id)
+	if r == nil {
+		return list
+	}
+	for seg := range s.Segments(id) {
+		if seg.ID.Range != last.Range || seg.ID.Seq > last.Seq {
+			return list // a later one carries the producers
+		}
+	}
+	if r.Phase == cp.Active {
+		return append(list, id)
+	}
+	for _, child := range r.Children {
+		list = e.heirs(s, child, last, list)
+	}
+	return list
+}
+
+// ensureHead opens a write head in a range that has none.
+func (e *Engine) ensureHead(id fence.RangeID) error {
+	unlock := e.hold(id)
+	defer unlock()
+	head, err := e.front.OpenHead(id, e.millis())
+	if err != nil {
+		if errors.Is(err, cp.ErrRangeSealed) || errors.Is(err, cp.ErrNoSuchRange) {
+			return nil // split or deleted meanwhile: looked at again in the next pass
+		}
+		return err
+	}
+	_, err = e.openFile(head)
+	return err
+}

@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Batch is memory of the engine that the caller fills with records, and that goes
+// to the device from where it lies. One goroutine fills it; it is sent once. A
+// batch that is not sent must be discarded.
+type Batch struct {
+	p     *Producer
+	b     *batch
+	count uint64
+	// Positions of the keyed records; keyless ones get theirs with their sequences.
+	minPos, maxPos uint32
+	keyed          bool
+	keyless        []uint32 // places of records without a key
+}
+
+// NewBatch returns an empty batch of at most size bytes, on disk and in memory; 0
+// means the producer's BatchBytes. It waits for memory until ctx ends.
+func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
+	if size == 0 {
+		size = p.opts.BatchBytes
+	}
+	if size < minBatch || size > MaxBatchBytes {
+		return nil, fmt.Errorf("engine: a batch of %d bytes, want %d to %d", size, minBatch, MaxBatchBytes)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	b, err := p.freshBatch(ctx, size)
+	if err != nil {
+		return nil, about(p.name, -1, err)
+	}
+	return &Batch{p: p, b: b, minPos: ^uint32(0)}, nil
+}
+
+// Len is the number of records so far.
+func (b *Batch) Len() int { return b.b.build.Len() }
+
+// Add copies a record into the batch. ErrBatchFull leaves it as it was.
+func (b *Batch) Add(r Record) error {
+	if b.b == nil {
+		return ErrBatchSent
+	}
+	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: b.p.e.stamp(&r)}
+	if err := b.b.build.Add(&rec, b.next()); err != nil {
+		return err
+	}
+	b.note(r.Key)
+	return nil
+}
+
+// Reserve makes room for a record and returns the memory of its key and value, to
+// be filled before Commit. A length of -1 is a null key or value.
+func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
+	if b.b == nil {
+		return nil, nil, ErrBatchSent
+	}
+	key, value, err = b.b.build.Reserve(keyLen, valueLen, nil, b.p.e.millis())
+	return key, value, err
+}
+
+// Commit adds the record that Reserve made room for. key is the filled key, nil
+// where it is null.
+func (b *Batch) Commit(key []byte) error {
+	if b.b == nil {
+		return ErrBatchSent
+	}
+	if err := b.b.build.Commit(b.next()); err != nil {
+		return err
+	}
+	b.note(key)
+	return nil
+}
+
+// next is the place of the next record, from 1 on: the sequences of the batch
+// until it is sent.
+func (b *Batch) next() uint64 {
+	if b.p.opts.NotIdempotent {
+		return 0
+	}
+	return b.count + 1
+}
+
+func (b *Batch) note(key []byte) {
+	b.count++
+	if key == nil {
+		b.keyless = append(b.keyless, uint32(b.count-1))
+		return
+	}
+	pos := record.Position(key)
+	b.minPos, b.maxPos, b.keyed = min(b.minPos, pos), max(b.maxPos, pos), true
+}
+
+// Discard gives the memory of a batch back that was not sent.
+func (b *Batch) Discard() {
+	if b.b == nil {
+		return
+	}
+	b.p.mu.Lock()
+	b.p.recycle(b.b)
+	b.p.mu.Unlock()
+	b.b = nil
+}
+
+// Send hands the batch over. done, which may be nil, hears when all of its records
+// are durable, with the placement of the first and last; when they belong to more
+// than one range, they are split and the placement is that of the first record.
+// Batches and records take their order from Send, Append and Produce. It waits
+// while MaxInFlight batches of the range are waiting already.
+func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
+	if b.b == nil {
+		return ErrBatchSent
+	}
+	p, inner := b.p, b.b
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	if b.count == 0 {
+		return about(p.name, -1, record.ErrEmpty)
+	}
+	// An earlier record of the lanes this batch goes to must leave before it.
+	frame, err := inner.build.Finish(0)
+	if err != nil {
+		return about(p.name, -1, err)
+	}
+	head, err := record.ParseHead(frame, 0)
+	if err != nil {
+		return about(p.name, -1, err)
+	}
+	if !p.opts.NotIdempotent {
+		b.renumber(&head)
+	}
+	for {
+		l := p.laneOf(head.MinPos)
+		if len(l.waiting) < p.opts.MaxInFlight {
+			break
+		}
+		if err := p.wait(ctx); err != nil {
+			return about(p.name, -1, err)
+		}
+		if err := p.ready(ctx); err != nil {
+			return err
+		}
+		if !p.opts.NotIdempotent {
+			b.renumber(&head)
+		}
+	}
+	head.Put(frame, 0)
+	p.seq = max(p.seq, head.LastSeq)
+	p.pending += int(b.count)
+	inner.frame, inner.info = inner.slab[:len(frame)], head
+	if done != nil {
+		inner.calls = append(inner.calls, call{at: wholeBatch, done: done})
+	} else {
+		inner.calls = append(inner.calls, call{at: wholeBatch, done: func(Placement, error) {}})
+	}
+	b.b = nil
+	p.dispatch(inner)
+	return nil
+}
+
+// renumber gives the batch's records the producer's next sequences, and its
+// keyless ones the positions that come with them.
+func (b *Batch) renumber(h *record.Head) {
+	h.FirstSeq = b.p.seq + 1
+	h.LastSeq = b.p.seq + b.count
+	h.MinPos, h.MaxPos = ^uint32(0), 0
+	if b.keyed {
+		h.MinPos, h.MaxPos = b.minPos, b.maxPos
+	}
+	b.widen(h)
+}
+
+// keylessRun is how many sequences share the position of a keyless record.
+const keylessRun = 1024
+
+// widen makes the positions cover those of the keyless records: one for every run
+// of sequences that has such a record (record.KeylessPosition).
+func (b *Batch) widen(h *record.Head) {
+	run := ^uint64(0)
+	for _, i := range b.keyless {
+		seq := h.FirstSeq + uint64(i)
+		if seq/keylessRun == run {
+			continue
+		}
+		run = seq / keylessRun
+		pos := record.KeylessPosition(b.p.opts.ID, seq)
+		h.MinPos, h.MaxPos = min(h.MinPos, pos), max(h.MaxPos, pos)
+	}
+}
+
+// dispatch puts a finished batch on its lane, behind what the lane holds, or cuts
+// it up over several. mu is held.
+func (p *Producer) dispatch(b *batch) {
+	first, last := p.laneOf(b.info.MinPos), p.laneOf(b.info.MaxPos)
+	if first != last {
+		for _, l := range p.lanes {
+			l.closeOpen()
+		}
+		b.lane = first
+		p.split(b)
+		for _, l := range append([]*lane(nil), p.lanes...) {
+			l.send(false)
+		}
+		return
+	}
+	first.closeOpen()
+	b.lane = first
+	first.waiting = append(first.waiting, b)
+	first.send(false)
+}
+
+// wholeBatch is the place of a call that is about all records of its batch.
+const wholeBatch = -1

@@ -1,0 +1,198 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Append is one frame on its way to a segment. The caller fills the first group,
+// hands it to [Segment.Append], and owns it and its memory again when Done runs.
+type Append struct {
+	// Frame is a whole frame as record.Builder.Finish leaves it, at the start of
+	// memory from the disk's Arena whose capacity reaches to the next multiple of
+	// disk.Block. The store stamps its offset into it.
+	Frame []byte
+	// Done runs once, on a goroutine of the store's choosing, when the outcome is
+	// known. It must not block and may append again.
+	Done func(*Append)
+	// Lead says that the caller calls Wait at once, so that it reaps for itself.
+	Lead bool
+
+	// First and Last are the offsets of the first and last record now stored; with
+	// Duplicate, every record was stored before and they are not known.
+	First, Last uint64
+	Duplicate   bool
+	// Err is nil if the frame is durable. A *SealedError: continue in the successor.
+	// After ErrStorage the outcome is unknown until the segment is fenced; the
+	// records may not be counted as stored or as lost.
+	Err error
+
+	head    record.Head
+	trimmed []byte // arena memory of a rebuilt frame
+	gate    gate
+}
+
+// Append queues a. It returns an error, and never calls Done, when the append
+// cannot be taken: a *SealedError, ErrOverloaded, ErrOutOfSpace, ErrStorage.
+func (s *Segment) Append(a *Append) error {
+	head, err := record.ParseHead(a.Frame, 0)
+	if err != nil {
+		return err
+	}
+	a.head, a.Err, a.Duplicate = head, nil, false
+	a.First, a.Last = 0, 0
+	a.gate.reset()
+
+	sh := s.shard
+	sh.mu.Lock()
+	if err := s.admit(a); err != nil {
+		sh.mu.Unlock()
+		return err
+	}
+	s.queue.push(a)
+	s.queued += int64(len(a.Frame))
+	sh.markReady(s)
+	sh.pump(a.Lead)
+	sh.mu.Unlock()
+	return nil
+}
+
+// Wait blocks until a, which s accepted, is answered; it reaps meanwhile if nobody
+// else does.
+func (s *Segment) Wait(a *Append) { s.shard.await(&a.gate) }
+
+// admit says whether s takes a now. The shard's mu is held.
+func (s *Segment) admit(a *Append) error {
+	switch {
+	case s.failed != nil:
+		return s.wrap(s.failed)
+	case s.phase != open:
+		return &SealedError{Segment: s.meta.ID, End: s.end.Offset}
+	case s.store.full.Load():
+		return s.wrap(ErrOutOfSpace)
+	case s.queued+int64(len(a.Frame)) > s.store.opts.QueueBytes && s.queue.len() > 0:
+		return s.wrap(ErrOverloaded)
+	}
+	return nil
+}
+
+// answer releases whoever waits for a.
+func (a *Append) answer() {
+	done := a.Done
+	a.gate.release()
+	if done != nil {
+		done(a)
+	}
+}
+
+// judge says, on the submitter, what of a is written: its frame, a shorter one
+// without the records the producer sent before, or nil: all of it was stored
+// before, or a.Err says why none of it can be.
+func (s *Segment) judge(a *Append) []byte {
+	table := s.writer.Table()
+	verdict, err := table.Judge(&a.head)
+	switch {
+	case errors.Is(err, segfile.ErrSequenceGap):
+		a.Err = s.wrap(fmt.Errorf("%w: sequence %d follows %d: %w", ErrGap, a.head.FirstSeq, a.head.PrevSeq, err))
+	case errors.Is(err, segfile.ErrUnknownProducer):
+		a.Err = s.wrap(fmt.Errorf("%w: producer %d: %w", ErrUnknownProducer, a.head.Producer, err))
+	case err != nil:
+		a.Err = s.wrap(err)
+	case verdict == segfile.Fresh:
+		return a.Frame
+	case verdict == segfile.Duplicate:
+		a.Duplicate = true
+		s.store.count.duplicates.Add(uint64(a.head.Count))
+	default:
+		return s.trim(a, table)
+	}
+	return nil
+}
+
+// trim rebuilds a's frame without what was stored before, in memory that is given
+// back with the flush.
+func (s *Segment) trim(a *Append, table *segfile.ProducerTable) []byte {
+	var scratch record.Scratch
+	b, err := record.Verify(a.Frame, 0, &scratch)
+	if err != nil {
+		a.Err = s.wrap(err)
+		return nil
+	}
+	slab, ok := s.store.disk.Arena().Alloc(roundUp(max(len(a.Frame), int(a.head.RawLen)+record.HeaderSize), disk.Block))
+	if !ok {
+		a.Err = s.wrap(fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded))
+		return nil
+	}
+	frame, err := record.Trim(slab, b, a.head.PrevSeq, func(i int) bool {
+		return !table.Seen(a.head.Producer, b.Seq(i), b.Position(i))
+	})
+	if err == nil {
+		s.store.count.duplicates.Add(uint64(a.head.Count))
+		a.head, err = record.ParseHead(frame, 0)
+		s.store.count.duplicates.Add(-uint64(a.head.Count))
+	}
+	if err != nil {
+		s.store.disk.Arena().Free(slab)
+		if errors.Is(err, record.ErrEmpty) {
+			a.Duplicate = true
+			return nil
+		}
+		a.Err = s.wrap(err)
+		return nil
+	}
+	a.trimmed = slab
+	return slab[:len(frame)]
+}
+
+// A fifo is a queue of appends in one reused slice.
+type fifo[T any] struct {
+	items []T
+	head  int
+}
+
+func (f *fifo[T]) len() int { return len(f.items) - f.head }
+
+func (f *fifo[T]) push(x T) {
+	if f.head > 0 && len(f.items) == cap(f.items) {
+		n := copy(f.items, f.items[f.head:])
+		clear(f.items[n:])
+		f.items, f.head = f.items[:n], 0
+	}
+	f.items = append(f.items, x)
+}
+
+func (f *fifo[T]) peek() T { return f.items[f.head] }
+
+func (f *fifo[T]) pop() T {
+	x := f.items[f.head]
+	var zero T
+	f.items[f.head] = zero
+	f.head++
+	if f.head == len(f.items) {
+		f.items, f.head = f.items[:0], 0
+	}
+	return x
+}
+
+// unpop puts xs, which were popped last, back in front.
+func (f *fifo[T]) unpop(xs []T) {
+	if f.head >= len(xs) {
+		f.head -= len(xs)
+		copy(f.items[f.head:], xs)
+		return
+	}
+	f.items = append(append([]T(nil), xs...), f.items[f.head:]...)
+	f.head = 0
+}
+
+// counters of one store, for Stats.
+type counters struct {
+	appends, records, bytes, duplicates atomic.Uint64
+	flushes, flushBytes, payloadBytes   atomic.Uint64
+	failures                            atomic.Uint64
+}

@@ -1,0 +1,45 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/ringfence/fence"
+)
+
+// Test with errors.Is.
+var (
+	ErrClosed          = errors.New("store: closed")
+	ErrNoSegment       = errors.New("store: no such segment")                     // never stored here, or deleted
+	ErrStorage         = errors.New("store: storage failed")                      // this copy takes no more; roll to a new segment
+	ErrOutOfSpace      = errors.New("store: file system is full")                 // free space; appends resume by themselves
+	ErrOverloaded      = errors.New("store: too much waits for this segment")     // wait for acknowledgements, then retry
+	ErrDamaged         = errors.New("store: segment is damaged")                  // see the message for file and byte
+	ErrGap             = errors.New("store: a batch before this one is missing")  // resend from the producer's last acknowledged sequence
+	ErrUnknownProducer = errors.New("store: producer is not known here any more") // its state was evicted: start a new producer id
+	ErrLocked          = errors.New("store: directory is in use by another process")
+)
+
+// SealedError refuses an append on a fenced segment: continue at End in its successor.
+type SealedError struct {
+	Segment fence.SegmentID
+	End     uint64
+}
+
+func (e *SealedError) Error() string {
+	return fmt.Sprintf("store: segment %s is fenced at offset %d", e.Segment, e.End)
+}
+
+// SegmentError adds the place to a refusal.
+type SegmentError struct {
+	Segment fence.SegmentID
+	Topic   string
+	File    string
+	Err     error
+}
+
+func (e *SegmentError) Error() string {
+	return fmt.Sprintf("topic %q, segment %s (%s): %v", e.Topic, e.Segment, e.File, e.Err)
+}
+
+func (e *SegmentError) Unwrap() error { return e.Err }

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+const (
+	// A frame of at least this much goes to the device from where it lies; smaller
+	// ones that wait together are copied into one flush. Copying 32 KiB costs a few
+	// microseconds, a flush of its own a device round trip.
+	aloneBytes = 32 << 10
+	// The most that small frames are packed into.
+	packBytes = 256 << 10
+)
+
+// flush is one durable write: one or more frames of one segment.
+type flush struct {
+	seg     *Segment
+	op      disk.Op
+	appends []*Append
+	heads   []record.Head
+	stage   []byte    // our own memory when frames were packed
+	end     fence.End // where the segment ends once this is durable
+	frames  int64     // bytes of frames without padding
+	records uint64
+	idle    bool // nothing to write: duplicates alone; owned by the submitter
+	settled bool // the outcome is known; guarded by the shard's mu
+}
+
+// mayStart says whether another flush of s should start now. A first one always;
+// further ones overlap it only when there is enough waiting to be worth a device
+// round trip, so that small appends gather instead. The shard's mu is held.
+func (s *Segment) mayStart() bool {
+	n := s.flushes.len()
+	switch {
+	case s.queue.len() == 0 || s.failed != nil || n >= s.store.opts.Flushes:
+		return false
+	case n == 0:
+		return true
+	}
+	return s.queued >= s.store.opts.OverlapBytes
+}
+
+// take moves the next flush's appends from the queue. The shard's mu is held.
+func (s *Segment) take(sh *shard) *flush {
+	f := sh.spareFlush()
+	f.seg = s
+	first := s.dequeue()
+	f.appends = append(f.appends, first)
+	if size := packed(first); size < aloneBytes && s.queue.len() > 0 {
+		total := size
+		for s.queue.len() > 0 {
+			n := packed(s.queue.peek())
+			if n >= aloneBytes || total+n > packBytes {
+				break
+			}
+			total += n
+			f.appends = append(f.appends, s.dequeue())
+		}
+		if len(f.appends) > 1 {
+			// Without memory to pack into, each frame is written from where it lies.
+			stage, ok := sh.store.disk.Arena().Alloc(roundUp(total, disk.Block))
+			if ok {
+				f.stage = stage
+			} else {
+				s.requeue(f)
+			}
+		}
+	}
+	s.flushes.push(f)
+	return f
+}
+
+func (s *Segment) dequeue() *Append {
+	a := s.queue.pop()
+	s.queued -= int64(len(a.Frame))
+	return a
+}
+
+// requeue puts all but f's first append back.
+func (s *Segment) requeue(f *flush) {
+	rest := f.appends[1:]
+	s.queue.unpop(rest)
+	for _, a := range rest {
+		s.queued += int64(len(a.Frame))
+	}
+	clear(rest)
+	f.appends = f.appends[:1]
+}
+
+// prepare assigns offsets and makes the bytes to write. It runs on the submitter,
+// without mu, in the order of the segment's flushes. It reports whether there is
+// anything to write: a flush of duplicates alone is settled at once, and answered
+// when everything before it is durable.
+func (f *flush) prepare() bool {
+	s := f.seg
+	w := s.writer
+	at, buf := 0, f.stage
+	next := w.NextOffset()
+	for _, a := range f.appends {
+		frame := s.judge(a)
+		if frame == nil {
+			continue
+		}
+		a.First, a.Last = next, next+uint64(a.head.Count)-1
+		next += uint64(a.head.Count)
+		record.Stamp(frame, a.First, s.durable.Load(), s.meta.Salt)
+		a.head.Base = a.First
+		w.Table().Update(&a.head) // the next one in this flush is judged by it
+		n := len(frame)
+		if f.stage != nil {
+			copy(buf[at:], frame)
+			clear(buf[at+n : at+roundUp(n, record.FrameAlign)])
+			at += roundUp(n, record.FrameAlign)
+		} else {
+			buf, at = frame[:roundUp(n, disk.Block)], n
+		}
+		f.heads = append(f.heads, a.head)
+		f.frames += int64(n)
+		f.records += uint64(a.head.Count)
+	}
+	if f.idle = f.records == 0; f.idle {
+		f.end = w.End()
+		return false
+	}
+	size := roundUp(at, disk.Block)
+	clear(buf[at:size])
+	f.op.Kind, f.op.Durable, f.op.File = disk.Write, true, w.File()
+	f.op.Buf, f.op.Off = buf[:size], w.Position()
+	w.Advance(f.op.Off, int64(size), f.heads)
+	f.end = w.End()
+	return true
+}
+
+// packed is the room a's frame takes in a flush.
+func packed(a *Append) int { return roundUp(len(a.Frame), record.FrameAlign) }
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// storageError gives a failed write its one meaning for callers.
+func storageError(err error) error {
+	kind := ErrStorage
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		kind = ErrOutOfSpace
+	}
+	return &failure{kind: kind, err: err}
+}
+
+// failure is a storage error with its kind.
+type failure struct{ kind, err error }
+
+func (f *failure) Error() string   { return f.kind.Error() + ": " + f.err.Error() }
+func (f *failure) Unwrap() []error { return []error{f.kind, f.err} }

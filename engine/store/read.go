@@ -1,0 +1,274 @@
+package store
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+const (
+	windowBytes = 256 << 10 // one read of a scanner that does not run ahead
+	cellBytes   = 1 << 20   // one of the reads of a scanner that does
+	cellCount   = 7
+	leadBytes   = 1 << 20 // in front of the cells: the start of a frame that wraps
+	aheadAfter  = 1 << 20 // bytes read in sequence before a scanner runs ahead
+)
+
+// Scanner reads one segment's batches in order, up to the commit mark. One
+// goroutine uses it. It reads ahead once it has read a megabyte in sequence from a
+// fenced segment.
+type Scanner struct {
+	seg  *Segment
+	file disk.File // nil until the first read
+	next uint64    // the first offset still wanted
+	pos  int64     // where in the file the next frame is looked for
+	read int64     // bytes consumed in sequence
+
+	// The window: win holds the file from winPos on.
+	win    []byte
+	winPos int64
+	slab   []byte // arena memory behind win, nil when win is elsewhere
+
+	ahead  *ahead // set while reading ahead
+	closed bool
+	loose  bool    // the offsets before the next batch were left out on purpose
+	lost   Skipped // by the last Next
+	batch  record.Batch
+	work   record.Scratch
+}
+
+// Scan returns a scanner whose first batch holds offset from, or is the first behind it.
+// Close it after use. ErrNoSegment if the segment was deleted.
+func (s *Segment) Scan(from uint64) (*Scanner, error) {
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	return &Scanner{seg: s, next: max(from, s.meta.Base), pos: s.find(from)}, nil
+}
+
+// ScanTime is Scan from a batch on from which the first record of a time, in
+// milliseconds since the epoch, is reached by reading on.
+func (s *Segment) ScanTime(ms int64) (*Scanner, error) {
+	sc, err := s.Scan(s.meta.Base)
+	if err != nil {
+		return nil, err
+	}
+	if r := s.reader.Load(); r != nil {
+		pos, ok := r.FindTime(ms)
+		if !ok {
+			sc.next = s.commit.Load() // nothing that late
+			return sc, nil
+		}
+		sc.pos = pos
+	} else {
+		sc.pos = s.writer.FindTime(ms)
+	}
+	sc.loose = true // the first batch says which offsets were left out
+	return sc, nil
+}
+
+// Next returns the next batch that holds an offset still wanted. The batch is valid
+// until the following call. io.EOF says that there is nothing more below the commit
+// mark now; on a fenced segment that is for good. ErrDamaged names file and byte.
+func (sc *Scanner) Next() (*record.Batch, error) {
+	s := sc.seg
+	for {
+		commit := s.commit.Load()
+		if sc.next >= commit {
+			return nil, io.EOF
+		}
+		end := s.durable.Load()
+		if sc.pos >= end {
+			return nil, sc.damaged(sc.pos, fmt.Errorf("the records end here, before offset %d", commit))
+		}
+		b, err := sc.bytes(record.HeaderSize, end)
+		if err != nil {
+			return nil, err
+		}
+		if isPadding(b) {
+			sc.skip(disk.Block - sc.pos%disk.Block)
+			continue
+		}
+		head, err := record.ParseHead(b, s.meta.Salt)
+		if err != nil {
+			if sc.pastHole() {
+				continue
+			}
+			return nil, sc.damaged(sc.pos, err)
+		}
+		size := int64(roundUp(int(head.FrameLen), record.FrameAlign))
+		if sc.pos+int64(head.FrameLen) > end {
+			return nil, sc.damaged(sc.pos, fmt.Errorf("a frame of %d bytes reaches beyond byte %d", head.FrameLen, end))
+		}
+		if head.Base+uint64(head.Count) <= sc.next || head.Count == 0 {
+			if err := sc.order(head); err != nil {
+				return nil, err
+			}
+			sc.skip(size)
+			continue
+		}
+		if err := sc.order(head); err != nil {
+			return nil, err
+		}
+		if b, err = sc.bytes(int(head.FrameLen), end); err != nil {
+			return nil, err
+		}
+		batch, err := record.Verify(b[:head.FrameLen], s.meta.Salt, &sc.work)
+		if err != nil {
+			if sc.pastHole() {
+				continue
+			}
+			return nil, sc.damaged(sc.pos, err)
+		}
+		sc.batch = batch
+		sc.next = head.Base + uint64(head.Count)
+		sc.skip(size)
+		return &sc.batch, nil
+	}
+}
+
+// Skipped are offsets that a Next moved past.
+type Skipped struct{ From, Offsets uint64 }
+
+// Skipped returns, once, what the last Next moved past because it was damaged and
+// somebody accepted the loss.
+func (sc *Scanner) Skipped() (Skipped, bool) {
+	s := sc.lost
+	sc.lost = Skipped{}
+	return s, s.Offsets > 0
+}
+
+// pastHole moves past the damage at the scanner's position if its loss was
+// accepted (ringfence segment accept-loss), and says whether it did.
+func (sc *Scanner) pastHole() bool {
+	r := sc.seg.reader.Load()
+	if r == nil {
+		return false
+	}
+	holes, err := r.Holes()
+	if err != nil {
+		return false // unknown is not accepted
+	}
+	for _, h := range holes {
+		if !h.Accepted || sc.pos < h.Position || sc.pos >= h.Position+h.Length {
+			continue
+		}
+		if end := h.Offset + h.Records; sc.next < end {
+			sc.lost.From, sc.lost.Offsets = sc.next, end-sc.next
+			sc.next = end
+		}
+		sc.skip(h.Position + h.Length - sc.pos)
+		return true
+	}
+	return false
+}
+
+// order refuses a frame that leaves out offsets: something between was lost.
+func (sc *Scanner) order(h record.Head) error {
+	if h.Count > 0 && sc.loose {
+		sc.loose, sc.next = false, max(sc.next, h.Base)
+	}
+	if h.Count > 0 && h.Base > sc.next {
+		return sc.damaged(sc.pos, fmt.Errorf("frame starts at offset %d, want %d", h.Base, sc.next))
+	}
+	return nil
+}
+
+// skip moves on by n bytes.
+func (sc *Scanner) skip(n int64) {
+	sc.pos += n
+	sc.read += n
+}
+
+// Close gives the scanner's memory back.
+func (sc *Scanner) Close() {
+	sc.stopAhead()
+	if sc.slab != nil {
+		sc.seg.store.disk.Arena().Free(sc.slab)
+	}
+	sc.slab, sc.win = nil, nil
+	if !sc.closed {
+		sc.closed = true
+		sc.seg.unuse()
+	}
+}
+
+// bytes returns at least n bytes of the file from pos on, below end, in one piece.
+func (sc *Scanner) bytes(n int, end int64) ([]byte, error) {
+	if int64(n) > end-sc.pos {
+		n = int(end - sc.pos)
+	}
+	if in := sc.pos - sc.winPos; in >= 0 && in+int64(n) <= int64(len(sc.win)) {
+		return sc.win[in:], nil
+	}
+	s := sc.seg
+	if _, closed := s.Fenced(); closed && (sc.ahead != nil || sc.read >= aheadAfter) {
+		if b, ok, err := sc.runAhead(n, end); ok || err != nil {
+			return b, err
+		}
+	}
+	if b := s.tail.from(sc.pos); len(b) >= n {
+		return b, nil
+	}
+	return sc.fill(n, end)
+}
+
+// fill reads a window that starts at the block of pos.
+func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
+	sc.stopAhead()
+	start := sc.pos / disk.Block * disk.Block
+	size := max(windowBytes, roundUp(int(sc.pos-start)+n, disk.Block))
+	if len(sc.slab) < size {
+		arena := sc.seg.store.disk.Arena()
+		if sc.slab != nil {
+			arena.Free(sc.slab)
+			sc.slab = nil
+		}
+		if b, ok := arena.Alloc(size); ok {
+			sc.slab = b
+		}
+	}
+	buf := sc.slab
+	if buf == nil {
+		buf = make([]byte, size) // the arena is in use: a copy more, but no wait
+	}
+	buf = buf[:min(int64(len(buf)), roundUp64(end-start, disk.Block))]
+	f, err := sc.open()
+	if err != nil {
+		return nil, err
+	}
+	got, err := f.ReadAt(buf, start)
+	if err != nil && err != io.EOF {
+		return nil, sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, err))
+	}
+	sc.win, sc.winPos = buf[:got], start
+	in := int(sc.pos - start)
+	if got < in+n {
+		return nil, sc.damaged(start+int64(got), fmt.Errorf("the file ends here, before byte %d", end))
+	}
+	return sc.win[in:], nil
+}
+
+func (sc *Scanner) open() (disk.File, error) {
+	if sc.file == nil {
+		f, err := sc.seg.handle()
+		if err != nil {
+			return nil, err
+		}
+		sc.file = f
+	}
+	return sc.file, nil
+}
+
+func (sc *Scanner) damaged(pos int64, err error) error {
+	return sc.seg.wrap(fmt.Errorf("%w at byte %d: %w", ErrDamaged, pos, err))
+}
+
+// isPadding says whether b starts with the zeros behind a flush's last frame.
+func isPadding(b []byte) bool {
+	return b[0]|b[1]|b[2]|b[3] == 0
+}
+
+func roundUp64(n, to int64) int64 { return (n + to - 1) / to * to }

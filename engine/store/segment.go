@@ -1,0 +1,177 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile"
+)
+
+// phase is where a segment copy is in its life.
+type phase uint8
+
+const (
+	open    phase = iota // takes appends
+	fencing              // takes no more; what was taken is on its way
+	fenced               // latched; read through reader
+)
+
+// Segment is one copy of one segment. Its methods are safe for concurrent use.
+type Segment struct {
+	store *Store
+	shard *shard // nil once recovered from disk
+	meta  segfile.Meta
+	name  string // of its file
+
+	// guarded by the shard's mu
+	phase   phase
+	ready   bool // on the shard's ready list
+	failed  error
+	queue   fifo[*Append]
+	queued  int64 // bytes in queue
+	flushes fifo[*flush]
+	end     fence.End // what is durable without a gap
+	drained gate      // released when a fencing segment has nothing in flight
+	latched chan struct{}
+
+	// owned by the submitter; by the fencer once drained
+	writer *segfile.Writer
+
+	// stored under mu, read by anyone
+	commit  atomic.Uint64 // the commit mark
+	durable atomic.Int64  // the position behind it
+	reader  atomic.Pointer[segfile.Reader]
+	uses    uses
+	tail    tail
+	watch   *Watch // the topic's
+}
+
+// ID names the segment.
+func (s *Segment) ID() fence.SegmentID { return s.meta.ID }
+
+// Meta is what the segment's header says.
+func (s *Segment) Meta() segfile.Meta { return s.meta }
+
+// File is the name of the segment's file in the store's directory.
+func (s *Segment) File() string { return s.name }
+
+// Base is the segment's first offset.
+func (s *Segment) Base() uint64 { return s.meta.Base }
+
+// CommitMark is the first offset that is not durable yet: readers stop there.
+func (s *Segment) CommitMark() uint64 { return s.commit.Load() }
+
+// Position is how far the durable part of the file reaches, in bytes.
+func (s *Segment) Position() int64 { return s.durable.Load() }
+
+// Fenced says whether the segment is closed for good, and where it ends.
+func (s *Segment) Fenced() (fence.End, bool) {
+	if r := s.reader.Load(); r != nil {
+		return r.End()
+	}
+	return fence.End{}, false
+}
+
+// Writable says whether the segment takes appends: it is neither fenced, nor
+// being fenced, nor failed.
+func (s *Segment) Writable() bool {
+	if s.shard == nil {
+		return false
+	}
+	s.shard.mu.Lock()
+	defer s.shard.mu.Unlock()
+	return s.phase == open && s.failed == nil
+}
+
+// Bytes is the sum of the durable frames' lengths.
+func (s *Segment) Bytes() uint64 {
+	if s.shard == nil {
+		return s.end.Bytes
+	}
+	s.shard.mu.Lock()
+	defer s.shard.mu.Unlock()
+	return s.end.Bytes
+}
+
+// commitTo moves the commit mark to f's end. The shard's mu is held.
+func (s *Segment) commitTo(f *flush) {
+	s.end = f.end
+	if f.records > 0 && s.watch.tailing() {
+		s.tail.add(f.op.Off, f.op.Buf)
+	}
+	s.durable.Store(f.end.Position)
+	s.commit.Store(f.end.Offset)
+	c := &s.store.count
+	c.appends.Add(uint64(len(f.heads)))
+	c.records.Add(f.records)
+	c.payloadBytes.Add(uint64(f.frames))
+	if f.records > 0 {
+		c.flushes.Add(1)
+		c.flushBytes.Add(uint64(len(f.op.Buf)))
+	}
+}
+
+// tell wakes whoever waits for the commit mark.
+func (s *Segment) tell() { s.watch.Notify() }
+
+// wrap adds the place to an error.
+func (s *Segment) wrap(err error) error {
+	return &SegmentError{Segment: s.meta.ID, Topic: s.meta.Topic, File: s.name, Err: err}
+}
+
+// find returns the position of a frame from which offset is reached by reading on.
+func (s *Segment) find(offset uint64) int64 {
+	if r := s.reader.Load(); r != nil {
+		if pos, ok := r.Find(offset); ok {
+			return pos
+		}
+		return segfile.DataStart
+	}
+	return s.writer.Find(offset)
+}
+
+// uses counts who reads or trims a segment's file, so that a deleted one is handed
+// to the pool, which overwrites it, only when nobody looks at it any more.
+type uses struct {
+	mu      sync.Mutex // guards the following; innermost
+	n       int
+	deleted bool
+}
+
+// use takes the file for reading; ErrNoSegment once it is deleted.
+func (s *Segment) use() error {
+	s.uses.mu.Lock()
+	defer s.uses.mu.Unlock()
+	if s.uses.deleted {
+		return fmt.Errorf("%w: %s was deleted", ErrNoSegment, s.meta.ID)
+	}
+	s.uses.n++
+	return nil
+}
+
+// unuse gives it back. The last user of a deleted segment retires its file.
+func (s *Segment) unuse() {
+	s.uses.mu.Lock()
+	s.uses.n--
+	last := s.uses.deleted && s.uses.n == 0
+	s.uses.mu.Unlock()
+	if last {
+		if err := s.retire(); err != nil {
+			s.store.log.Error("cannot reuse a deleted segment's file", "file", s.name, "err", err)
+		}
+	}
+}
+
+// remove marks the segment deleted and retires its file as soon as it is free.
+func (s *Segment) remove() error {
+	s.uses.mu.Lock()
+	free := !s.uses.deleted && s.uses.n == 0
+	s.uses.deleted = true
+	s.uses.mu.Unlock()
+	if free {
+		return s.retire()
+	}
+	return nil
+}

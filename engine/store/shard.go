@@ -1,0 +1,335 @@
+package store
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/ringfence/ringfence/segfile/disk"
+)
+
+// A driver is one disk.Queue with its two roles. The submitter calls Push and
+// Submit, the reaper calls Wait; each role is held by one goroutine at a time and
+// passed on under a lock. The resident goroutine reaps whenever something is in
+// flight and nobody who waits for it does.
+type driver struct {
+	q disk.Queue
+
+	mu      sync.Mutex // guards reaping and, in a shard, its segments' queues; never held across I/O
+	reaping bool
+	closed  bool
+
+	// settle runs on the reaper after each Wait, without mu, with what Done left
+	// behind. Set once.
+	settle func()
+
+	kick chan struct{} // wakes the resident; holds one
+	quit chan struct{} // closed to end the resident
+	gone chan struct{} // closed when the resident has returned
+}
+
+func (d *driver) start(q disk.Queue, settle func()) {
+	d.q, d.settle = q, settle
+	d.kick, d.quit, d.gone = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go d.resident()
+}
+
+// wakeResident makes the resident look for work. Never blocks.
+func (d *driver) wakeResident() {
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (d *driver) resident() {
+	defer close(d.gone)
+	for {
+		select {
+		case <-d.kick:
+			d.reapWhile(func() bool { return d.q.InFlight() > 0 })
+		case <-d.quit:
+			return
+		}
+	}
+}
+
+// reapWhile takes the reaper role, if it is free, and reaps as long as more says
+// so. Reports whether it had the role.
+func (d *driver) reapWhile(more func() bool) bool {
+	d.mu.Lock()
+	if d.reaping {
+		d.mu.Unlock()
+		return false
+	}
+	d.reaping = true
+	for more() {
+		d.mu.Unlock()
+		d.q.Wait(1) // an error of the queue itself reaches each operation's Done
+		d.settle()
+		d.mu.Lock()
+	}
+	d.reaping = false
+	left := d.q.InFlight() > 0
+	d.mu.Unlock()
+	if left {
+		d.wakeResident()
+	}
+	return true
+}
+
+// A gate is what one goroutine waits on. It is used again after reset.
+type gate struct {
+	done atomic.Bool
+	open chan struct{} // holds the token of one release
+}
+
+func (g *gate) reset() {
+	g.done.Store(false)
+	if g.open == nil {
+		g.open = make(chan struct{}, 1)
+		return
+	}
+	select {
+	case <-g.open:
+	default:
+	}
+}
+
+func (g *gate) release() {
+	g.done.Store(true)
+	g.open <- struct{}{}
+}
+
+// await returns when g is released, reaping meanwhile if nobody else does.
+func (d *driver) await(g *gate) {
+	for !g.done.Load() {
+		if !d.reapWhile(func() bool { return !g.done.Load() && d.q.InFlight() > 0 }) {
+			<-g.open
+			return
+		}
+		if !g.done.Load() && d.q.InFlight() == 0 {
+			// Not submitted yet, or answered by somebody who is about to release g.
+			<-g.open
+			return
+		}
+	}
+}
+
+// stop ends the resident and closes the queue, which waits for the kernel.
+func (d *driver) stop() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	d.mu.Unlock()
+	close(d.quit)
+	<-d.gone
+	return d.q.Close()
+}
+
+// A shard drives the appends of the segments that live on it.
+type shard struct {
+	driver
+	store *Store
+
+	// guarded by mu
+	submitting bool       // somebody is in pump
+	delivering bool       // somebody is in deliver
+	inFlight   int        // flushes handed to the queue and not settled
+	ready      []*Segment // have something to start; each at most once
+	acks       []*Append  // to be answered, in order
+	moved      []*Segment // commit mark moved since the last delivery
+	spare      []*flush   // flushes to use again
+
+	starting []*flush  // owned by the submitter
+	finished []*flush  // owned by the reaper: what Done left for settle
+	acking   []*Append // owned by the deliverer
+	telling  []*Segment
+}
+
+func newShard(s *Store, q disk.Queue) *shard {
+	sh := &shard{store: s}
+	sh.start(q, sh.settleFlushes)
+	return sh
+}
+
+// markReady notes that s may have something to start. mu is held.
+func (sh *shard) markReady(s *Segment) {
+	if !s.ready {
+		s.ready = true
+		sh.ready = append(sh.ready, s)
+	}
+}
+
+// pump starts every flush that may start now. It is entered and left with mu held
+// and releases it around copies and system calls. When somebody else is in pump,
+// that one looks again before it leaves. lead says that the caller will reap.
+func (sh *shard) pump(lead bool) {
+	if sh.submitting {
+		return
+	}
+	sh.submitting = true
+	started := false
+	for sh.choose() {
+		sh.mu.Unlock()
+		pushed := 0
+		for _, f := range sh.starting {
+			if f.prepare() {
+				if f.op.Err = sh.q.Push(&f.op); f.op.Err != nil {
+					f.idle = true // the disk is closed; depth was checked
+					continue
+				}
+				pushed++
+			}
+		}
+		if pushed > 0 {
+			sh.q.Submit() // a refusal completes the operations with the error
+			started = true
+		}
+		sh.mu.Lock()
+		for _, f := range sh.starting {
+			if f.idle {
+				f.settled = true
+				sh.advance(f.seg)
+			}
+		}
+	}
+	sh.submitting = false
+	if started && !lead && !sh.reaping {
+		sh.wakeResident()
+	}
+	sh.deliver()
+}
+
+// choose moves what may start from the ready segments to starting. mu is held.
+func (sh *shard) choose() bool {
+	sh.starting = sh.starting[:0]
+	later := sh.ready[:0]
+	for _, s := range sh.ready {
+		for s.mayStart() && sh.inFlight < sh.q.Depth() {
+			f := s.take(sh)
+			sh.inFlight++
+			sh.starting = append(sh.starting, f)
+		}
+		if s.mayStart() {
+			later = append(later, s) // the queue is full; settleFlushes pumps again
+		} else {
+			s.ready = false // its next completion marks it again
+		}
+	}
+	clear(sh.ready[len(later):])
+	sh.ready = later
+	return len(sh.starting) > 0
+}
+
+// settleFlushes runs on the reaper after each wait: it moves the commit marks,
+// starts what may start now and answers what became durable.
+func (sh *shard) settleFlushes() {
+	sh.mu.Lock()
+	for _, f := range sh.finished {
+		f.settled = true
+	}
+	for _, f := range sh.finished {
+		sh.advance(f.seg)
+	}
+	clear(sh.finished)
+	sh.finished = sh.finished[:0]
+	sh.pump(true)
+	sh.mu.Unlock()
+}
+
+// advance moves s's commit mark over the flushes that are done without a gap and
+// queues the answers. mu is held.
+func (sh *shard) advance(s *Segment) {
+	for s.flushes.len() > 0 && s.flushes.peek().settled {
+		f := s.flushes.pop()
+		sh.inFlight--
+		if f.op.Err != nil {
+			sh.fail(s, f.op.Err)
+		}
+		for _, a := range f.appends {
+			if a.trimmed != nil {
+				sh.store.disk.Arena().Free(a.trimmed)
+				a.trimmed = nil
+			}
+			if s.failed != nil && a.Err == nil {
+				a.Err = s.wrap(s.failed)
+			}
+			sh.acks = append(sh.acks, a)
+		}
+		if s.failed == nil {
+			s.commitTo(f)
+			sh.moved = append(sh.moved, s)
+		}
+		sh.recycle(f)
+	}
+	if s.queue.len() > 0 {
+		sh.markReady(s)
+	}
+	if s.phase == fencing && s.queue.len() == 0 && s.flushes.len() == 0 && !s.drained.done.Load() {
+		s.drained.release()
+	}
+}
+
+// deliver answers what is due, in order: one goroutine at a time, which goes on
+// until nothing is left. It is entered and left with mu held.
+func (sh *shard) deliver() {
+	if sh.delivering {
+		return
+	}
+	sh.delivering = true
+	for len(sh.acks) > 0 || len(sh.moved) > 0 {
+		sh.acking, sh.acks = sh.acks, sh.acking[:0]
+		sh.telling, sh.moved = sh.moved, sh.telling[:0]
+		sh.mu.Unlock()
+		for _, a := range sh.acking {
+			a.answer()
+		}
+		for _, s := range sh.telling {
+			s.tell()
+		}
+		clear(sh.acking)
+		clear(sh.telling)
+		sh.mu.Lock()
+	}
+	sh.delivering = false
+}
+
+// fail closes s for appends after a storage error: everything queued is answered,
+// nothing is tried again. mu is held.
+func (sh *shard) fail(s *Segment, err error) {
+	if s.failed == nil {
+		s.failed = storageError(err)
+		s.store.count.failures.Add(1)
+	}
+	for s.queue.len() > 0 {
+		a := s.queue.pop()
+		a.Err = s.wrap(s.failed)
+		sh.acks = append(sh.acks, a)
+	}
+	s.queued = 0
+}
+
+// spareFlush returns a flush to fill. mu is held.
+func (sh *shard) spareFlush() *flush {
+	if n := len(sh.spare); n > 0 {
+		f := sh.spare[n-1]
+		sh.spare = sh.spare[:n-1]
+		return f
+	}
+	f := &flush{}
+	f.op.Done = func(*disk.Op) { sh.finished = append(sh.finished, f) }
+	return f
+}
+
+func (sh *shard) recycle(f *flush) {
+	if f.stage != nil {
+		sh.store.disk.Arena().Free(f.stage)
+	}
+	clear(f.appends)
+	clear(f.heads)
+	*f = flush{op: disk.Op{Done: f.op.Done}, appends: f.appends[:0], heads: f.heads[:0]}
+	sh.spare = append(sh.spare, f)
+}

@@ -1,0 +1,352 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
+)
+
+// Options tune a Store; the zero value is production.
+type Options struct {
+	Shards       int           // append queues; 0 means 1
+	QueueDepth   int           // flushes in flight of one shard; 0 means 64
+	Flushes      int           // flushes in flight of one segment; 0 means 4
+	OverlapBytes int64         // what must wait before a further flush overlaps; 0 means 64 KiB
+	QueueBytes   int64         // what may wait on one segment; 0 means 32 MiB
+	SegmentBytes int64         // the size segments are prepared for; 0 means 64 MiB
+	PoolBytes    int64         // retired files kept for use again; 0 means 8 segments
+	ReserveBytes uint64        // free space below which appends are refused; 0 means 64 MiB
+	SpaceEvery   time.Duration // how often free space is looked at; 0 means 1 s
+	Recoveries   int           // segments recovered at a time; 0 means 8
+	Writer       uint64        // incarnation of this process, unique in the tree's life
+	Now          func() time.Time
+	FenceID      func() uint64
+	Logger       *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	o.Shards = cmp.Or(o.Shards, 1)
+	o.QueueDepth = cmp.Or(o.QueueDepth, 64)
+	o.Flushes = cmp.Or(o.Flushes, 4)
+	o.OverlapBytes = cmp.Or(o.OverlapBytes, 64<<10)
+	o.QueueBytes = cmp.Or(o.QueueBytes, 32<<20)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
+	o.PoolBytes = cmp.Or(o.PoolBytes, 8*o.SegmentBytes)
+	o.ReserveBytes = cmp.Or(o.ReserveBytes, 64<<20)
+	o.SpaceEvery = cmp.Or(o.SpaceEvery, time.Second)
+	o.Recoveries = cmp.Or(o.Recoveries, 8)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.FenceID == nil {
+		var n atomic.Uint64
+		o.FenceID = func() uint64 { return n.Add(1) }
+	}
+	if o.Shards < 0 || o.Flushes < 0 || o.QueueDepth < 0 || o.QueueBytes < 0 {
+		return o, fmt.Errorf("store: negative option: %+v", o)
+	}
+	return o, nil
+}
+
+// Store keeps the segments of one node. All methods are safe for concurrent use.
+type Store struct {
+	disk   disk.Disk
+	opts   Options
+	log    *slog.Logger
+	pool   *segfile.Pool
+	shards []*shard
+	reads  *reads
+	count  counters
+
+	full     atomic.Bool // the file system is nearly full: appends are refused
+	closed   atomic.Bool
+	quit     chan struct{}
+	stopPool context.CancelFunc
+	tasks    sync.WaitGroup
+
+	mu       sync.Mutex // guards the maps; never held across I/O
+	segments map[fence.SegmentID]*Segment
+	watches  map[fence.TopicID]*Watch
+}
+
+// Open takes the tree behind d, recovers what an earlier process left open, and
+// fences it. The Store owns d from then on, also after an error. report, which may
+// be nil, hears how far recovery is.
+func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Recovery, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, nil, errors.Join(err, d.Close())
+	}
+	s := &Store{
+		disk: d, opts: opts, log: opts.Logger,
+		segments: map[fence.SegmentID]*Segment{},
+		watches:  map[fence.TopicID]*Watch{},
+		quit:     make(chan struct{}),
+	}
+	if err := s.prepare(); err != nil {
+		return nil, nil, errors.Join(err, s.release())
+	}
+	rec, err := s.recover(report)
+	if err != nil {
+		return nil, nil, errors.Join(err, s.release())
+	}
+	s.lookAtSpace()
+	s.tasks.Go(s.watchSpace)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stopPool = cancel
+	s.tasks.Go(func() {
+		s.pool.Run(ctx, func(err error) { s.log.Warn("segment pool", "err", err) })
+	})
+	return s, rec, nil
+}
+
+// prepare takes the lock, makes the directories, the pool and the queues.
+func (s *Store) prepare() error {
+	if err := s.disk.Lock(lockName); err != nil {
+		if errors.Is(err, disk.ErrLocked) {
+			return fmt.Errorf("%w: %w", ErrLocked, err)
+		}
+		return err
+	}
+	for _, dir := range []string{segfile.TopicsDir, quarantineDir} {
+		if err := s.disk.Mkdir(dir); err != nil {
+			return fmt.Errorf("store: make %s: %w", dir, err)
+		}
+	}
+	if err := s.disk.SyncDir(""); err != nil {
+		return fmt.Errorf("store: sync the data directory: %w", err)
+	}
+	pool, err := segfile.NewPool(s.disk, segfile.PoolOptions{
+		SegmentBytes: s.opts.SegmentBytes, MaxBytes: s.opts.PoolBytes,
+	})
+	if err != nil {
+		return err
+	}
+	s.pool = pool
+	for range s.opts.Shards {
+		q, err := s.disk.NewQueue(s.opts.QueueDepth)
+		if err != nil {
+			return fmt.Errorf("store: append queue: %w", err)
+		}
+		s.shards = append(s.shards, newShard(s, q))
+	}
+	q, err := s.disk.NewQueue(s.opts.QueueDepth)
+	if err != nil {
+		return fmt.Errorf("store: read queue: %w", err)
+	}
+	s.reads = &reads{}
+	s.reads.start(q, func() {})
+	return nil
+}
+
+const lockName = "LOCK"
+
+// Disk is the seam the store does its I/O through: its arena is where frames for
+// Append are built.
+func (s *Store) Disk() disk.Disk { return s.disk }
+
+// Segment returns a segment stored here.
+func (s *Store) Segment(id fence.SegmentID) (*Segment, error) {
+	s.mu.Lock()
+	seg := s.segments[id]
+	s.mu.Unlock()
+	if seg == nil {
+		return nil, fmt.Errorf("%w: %s", ErrNoSegment, id)
+	}
+	return seg, nil
+}
+
+// IDs lists the segments stored here, in order.
+func (s *Store) IDs() []fence.SegmentID {
+	s.mu.Lock()
+	ids := make([]fence.SegmentID, 0, len(s.segments))
+	for id := range s.segments {
+		ids = append(ids, id)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(ids, fence.SegmentID.Compare)
+	return ids
+}
+
+// Watch returns the watch of a topic.
+func (s *Store) Watch(topic fence.TopicID) *Watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.watches[topic]
+	if w == nil {
+		w = &Watch{}
+		s.watches[topic] = w
+	}
+	return w
+}
+
+// Create opens a new segment for appends. table is what the range knows of its
+// producers (Segment.Producers), nil for nothing, and belongs to the store from
+// then on. Create returns once the file and its name are durable.
+func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
+	if s.closed.Load() {
+		return nil, ErrClosed
+	}
+	if s.full.Load() {
+		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", ErrOutOfSpace, meta.ID, meta.Topic)
+	}
+	w, err := s.pool.Create(ctx, meta, table)
+	if err != nil {
+		return nil, fmt.Errorf("create segment %s of topic %q: %w", meta.ID, meta.Topic, storageError(err))
+	}
+	seg := &Segment{
+		store: s, meta: meta, name: segfile.Name(meta.ID), writer: w,
+		shard: s.shards[shardOf(meta.ID.Range, len(s.shards))],
+		watch: s.Watch(meta.ID.Range.Topic),
+		end:   w.End(),
+	}
+	seg.commit.Store(meta.Base)
+	seg.durable.Store(w.Position())
+	s.mu.Lock()
+	s.segments[meta.ID] = seg
+	s.mu.Unlock()
+	seg.watch.Notify()
+	return seg, nil
+}
+
+// Producers is what a fenced segment's range knew of its producers at the end of
+// it; the caller's own.
+func (s *Segment) Producers() (*segfile.ProducerTable, error) {
+	r := s.reader.Load()
+	if r == nil {
+		return nil, s.wrap(errors.New("its producers are not settled before it is fenced"))
+	}
+	return r.Table(), nil
+}
+
+func shardOf(r fence.RangeID, n int) int {
+	h := uint32(r.Seq)
+	for _, b := range r.Topic[:8] {
+		h = h*31 + uint32(b)
+	}
+	return int(h) % n
+}
+
+// Delete removes a fenced segment. Its file is kept for use again, or unlinked
+// behind the caller's back.
+func (s *Store) Delete(id fence.SegmentID) error {
+	seg, err := s.Segment(id)
+	if err != nil {
+		return err
+	}
+	if _, ok := seg.Fenced(); !ok {
+		return seg.wrap(errors.New("only a fenced segment can be deleted"))
+	}
+	s.mu.Lock()
+	delete(s.segments, id)
+	s.mu.Unlock()
+	seg.watch.Notify()
+	return seg.remove()
+}
+
+// Close answers what is queued, waits for the disk, and gives the tree back. Open
+// segments stay open: the next process recovers and fences them, unless the caller
+// fenced them first.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	close(s.quit)
+	s.stopPool()
+	s.tasks.Wait()
+	return s.release()
+}
+
+func (s *Store) release() error {
+	var errs []error
+	for _, sh := range s.shards {
+		errs = append(errs, sh.stop())
+	}
+	if s.reads != nil {
+		errs = append(errs, s.reads.stop())
+	}
+	s.mu.Lock()
+	segs := s.segments
+	s.segments = map[fence.SegmentID]*Segment{}
+	s.mu.Unlock()
+	for _, seg := range segs {
+		errs = append(errs, seg.close())
+	}
+	return errors.Join(append(errs, s.disk.Close())...)
+}
+
+// watchSpace keeps full up to date.
+func (s *Store) watchSpace() {
+	t := time.NewTicker(s.opts.SpaceEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-t.C:
+			s.lookAtSpace()
+		}
+	}
+}
+
+func (s *Store) lookAtSpace() {
+	_, free, err := s.disk.Space()
+	if err != nil {
+		s.log.Warn("cannot read the free space", "err", err)
+		return
+	}
+	full := free < s.opts.ReserveBytes
+	if full != s.full.Swap(full) {
+		if full {
+			s.log.Error("file system nearly full: appends are refused until space returns", "free", free, "reserve", s.opts.ReserveBytes)
+		} else {
+			s.log.Info("space returned: appends are taken again", "free", free)
+		}
+	}
+}
+
+// OutOfSpace says whether appends are refused for lack of space.
+func (s *Store) OutOfSpace() bool { return s.full.Load() }
+
+// Stats are counts since Open.
+type Stats struct {
+	Segments, Open        int
+	Appends, Records      uint64
+	Flushes, FlushBytes   uint64 // with padding
+	FrameBytes            uint64 // without
+	Duplicates, Failures  uint64
+	OutOfSpace            bool
+	ArenaBytes, ArenaUsed int
+}
+
+// Stats returns the counts.
+func (s *Store) Stats() Stats {
+	c := &s.count
+	st := Stats{
+		Appends: c.appends.Load(), Records: c.records.Load(),
+		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
+		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), OutOfSpace: s.full.Load(),
+	}
+	s.mu.Lock()
+	st.Segments = len(s.segments)
+	for _, seg := range s.segments {
+		if _, ok := seg.Fenced(); !ok {
+			st.Open++
+		}
+	}
+	s.mu.Unlock()
+	return st
+}
