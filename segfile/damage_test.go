@@ -194,8 +194,20 @@ func TestFileCases(t *testing.T) {
 				t.Fatalf("verdict %d, %s, %v; want %d, %s, %v", o.verd, v.State, v.Err(), c.verd, c.state, c.err)
 			}
 			rows[o.verd]++
-			if _, err := OpenReader(d, seg1); !errors.Is(err, c.err) {
+			want := c.err
+			if want == nil {
+				want = ErrOpen
+			}
+			if _, err := OpenReader(d, seg1); !errors.Is(err, want) {
 				t.Errorf("OpenReader: %v", err)
+			}
+			if r, err := v.Open(); !errors.Is(err, c.err) {
+				t.Errorf("Open: %v", err)
+			} else if err == nil {
+				if end, fenced := r.End(); fenced || end != v.End {
+					t.Errorf("the reader ends at %+v, %v", end, fenced)
+				}
+				must(t, r.Close())
 			}
 			k, err := Classify(d, seg1)
 			must(t, err)

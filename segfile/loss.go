@@ -145,8 +145,7 @@ func losses(d disk.Disk, name string, salt, base uint64, end fence.End) ([]Hole,
 
 // allHoles joins the holes in the footer with those on record as accepted.
 func (r *Reader) allHoles() ([]Hole, error) {
-	end, _ := r.latch.End()
-	all, err := losses(r.d, r.name, r.hdr.Salt, r.hdr.Base, end)
+	all, err := losses(r.d, r.name, r.hdr.Salt, r.hdr.Base, r.end)
 	if err != nil {
 		return nil, err
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Reader reads the frames of one segment file. It may be shared.
+// Reader reads the frames of one segment file up to its end. It may be shared.
 type Reader struct {
 	d     disk.Disk
 	name  string
 	f     disk.File
 	hdr   header
 	latch fence.Latch
-	slot  slot // the one that counts, once fenced
+	end   fence.End
 
 	index  index
 	table  *ProducerTable
@@ -28,10 +28,11 @@ type Reader struct {
 	faults []*CorruptError
 }
 
-// OpenReader opens a segment file, fenced or open. Of a fenced one it knows the
-// end, the index and the producer table from the footer; where the footer is
-// damaged it reads the file's frame headers instead and says so in Faults. A file
-// that is no readable segment is refused with an error that says what it is.
+// OpenReader opens a fenced segment file. End, index and producer table come from
+// the footer; where that is damaged the file's frame headers are read instead, and
+// Faults says so. A file that is not fenced, or whose latch cannot be read, is an
+// [ErrOpen] and needs [Recover]; what is no segment is refused with an error that
+// says what it is.
 func OpenReader(d disk.Disk, name string) (*Reader, error) {
 	o, err := openFile(d, name, true)
 	if err != nil {
@@ -57,24 +58,49 @@ func (o *opened) reader(d disk.Disk) (*Reader, error) {
 	r.faults = append(r.faults, o.slots.faults(o.name)...)
 	var err error
 	if r.latch, err = o.slots.latch(o.hdr.Base); err != nil {
-		return nil, &CorruptError{File: o.name, Byte: slotA, Reason: err.Error()}
+		return nil, fmt.Errorf("%w, as far as can be told: %w", ErrOpen, &CorruptError{File: o.name, Byte: slotA, Reason: err.Error()})
 	}
-	r.slot, _ = o.slots.current()
-	if r.latch.State() == fence.Open {
-		return r, nil
+	s, closed := o.slots.current()
+	if !closed {
+		return nil, fmt.Errorf("%w: %s", ErrOpen, o.name)
 	}
-	f, err := o.footer(r.slot)
+	r.end = s.end
+	f, err := o.footer(s)
 	if isRead(err) {
 		return nil, err
 	}
 	if err != nil {
-		r.faults = append(r.faults, &CorruptError{File: o.name, Byte: r.slot.footer, Reason: err.Error()})
-		if f, err = o.rebuild(r.slot); err != nil {
+		r.faults = append(r.faults, &CorruptError{File: o.name, Byte: s.footer, Reason: err.Error()})
+		if f, err = o.rebuild(s); err != nil {
 			return nil, err
 		}
 	}
+	r.take(&f)
+	return r, nil
+}
+
+// take gives a Reader what a footer says.
+func (r *Reader) take(f *footer) {
 	r.index.set(f.index)
-	r.table, r.holes, r.cut, r.sums = f.table, f.holes, f.cut, f
+	r.table, r.holes, r.cut, r.sums = f.table, f.holes, f.cut, *f
+}
+
+// Open is a Reader of a recovered file, fenced or not, up to the end that was
+// found: for those who look into files that no engine has open.
+func (v *Verdict) Open() (*Reader, error) {
+	if v.refusal != nil {
+		return nil, v.refusal
+	}
+	if v.Latch.State() != fence.Open {
+		return OpenReader(v.d, v.Name)
+	}
+	f, err := v.d.Open(v.Name, true)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{d: v.d, name: v.Name, f: f, hdr: v.hdr, latch: v.Latch, end: v.End, faults: v.Faults}
+	ft := v.tally.footer(v.hdr.Base, v.End.Position, v.Holes, v.Cut)
+	r.take(&ft)
 	return r, nil
 }
 
@@ -101,16 +127,19 @@ func (r *Reader) File() disk.File { return r.f }
 // Latch is what the file's latch says.
 func (r *Reader) Latch() fence.Latch { return r.latch }
 
-// End is where a fenced segment ends; false while it is open.
-func (r *Reader) End() (fence.End, bool) { return r.latch.End() }
+// End is where the segment ends, and whether it is fenced there: always, unless
+// the Reader comes from [Verdict.Open].
+func (r *Reader) End() (end fence.End, fenced bool) {
+	return r.end, r.latch.State() != fence.Open
+}
 
 // Table is what the range knows of its producers at the segment's end. It is nil
-// for an open file, and for one whose start mark was damaged: that is not knowing,
-// never an empty table. The caller clones it before changing it.
+// when the start mark was damaged: that is not knowing, never an empty table. The
+// caller clones it before changing it.
 func (r *Reader) Table() *ProducerTable { return r.table }
 
-// Times are the smallest and largest time of the records, in ms; false when it is
-// not known: the file is open, or no record has one.
+// Times are the smallest and largest time of the records, in ms; false when no
+// record has one.
 func (r *Reader) Times() (minTime, maxTime int64, ok bool) {
 	return r.sums.minTime, r.sums.maxTime, r.sums.minTime > 0
 }
@@ -134,7 +163,7 @@ func (r *Reader) Holes() ([]Hole, error) {
 // Find is the position of a frame from which offset can be reached by reading on;
 // false when offset lies outside the segment.
 func (r *Reader) Find(offset uint64) (pos int64, ok bool) {
-	if end, fenced := r.latch.End(); offset < r.hdr.Base || fenced && offset >= end.Offset {
+	if offset < r.hdr.Base || offset >= r.end.Offset {
 		return 0, false
 	}
 	if e, ok := r.index.find(offset); ok {
@@ -146,7 +175,7 @@ func (r *Reader) Find(offset uint64) (pos int64, ok bool) {
 // FindTime is Find for the first record whose time is ms or later; false when
 // there is none.
 func (r *Reader) FindTime(ms int64) (pos int64, ok bool) {
-	if _, fenced := r.latch.End(); fenced && ms > r.sums.maxTime {
+	if ms > r.sums.maxTime {
 		return 0, false
 	}
 	if e, ok := r.index.findTime(ms); ok {
@@ -155,17 +184,14 @@ func (r *Reader) FindTime(ms int64) (pos int64, ok bool) {
 	return DataStart, true
 }
 
-// ReadFrames reads frames of a fenced segment from the one at pos into dst. It
+// ReadFrames reads frames of the segment from the one at pos into dst. It
 // returns those that came whole, padding between them included (take them apart
 // with [Walk], and believe nothing before record.Verify), and the position to go
 // on at. There may be none of them where no record is missing. At the end it is
 // io.EOF, where the first frame does not fit a [BufferError], and damage is a
 // [HoleError] or a [CorruptError].
 func (r *Reader) ReadFrames(dst []byte, pos int64) (frames []byte, next int64, err error) {
-	end, fenced := r.latch.End()
-	if !fenced {
-		return nil, pos, fmt.Errorf("%w: %s", ErrOpen, r.name)
-	}
+	end := r.end
 	limit, past := end, end.Position
 	for _, h := range r.holes {
 		switch {
@@ -217,7 +243,7 @@ func (r *Reader) hole(h Hole) error {
 	return &HoleError{r.name, h}
 }
 
-// Scan calls fn for every frame of a fenced segment from pos on, marks included,
+// Scan calls fn for every frame of the segment from pos on, marks included,
 // after it held it against its checksums. The frame is good until fn returns.
 func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte) error) error {
 	buf := make([]byte, windowMax)
@@ -246,7 +272,7 @@ func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte)
 	}
 }
 
-// Scan calls fn for every frame of a fenced segment, checked.
+// Scan calls fn for every frame of a segment, checked.
 func Scan(r *Reader, fn func(pos int64, h record.Head, frame []byte) error) error {
 	return r.Scan(DataStart, fn)
 }
