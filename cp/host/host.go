@@ -31,6 +31,11 @@ type Options struct {
 	// Form is asked before replicas are formed in a new directory; an error refuses.
 	// Whoever keeps data elsewhere can so notice that its metadata is gone.
 	Form func() error
+
+	// Seen is the highest incarnation of this directory that the caller knows from
+	// what it keeps elsewhere. A directory that was opened fewer times was put back
+	// from a copy, which it cannot notice by itself, and is refused.
+	Seen uint64
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -77,7 +82,8 @@ type Host struct {
 	formed  bool // by this Open
 	ring    cp.Ring
 	lock    *os.File
-	journal *journal
+	db      *logDB
+	journal *journal // of db
 	nh      *dragonboat.NodeHost
 	net     *alone
 	vnodes  []*vnode // by id, from 1
@@ -121,11 +127,10 @@ func Open(o Options) (_ *Host, err error) {
 		return nil, err
 	}
 	h.ring = cp.NewRing(h.id.Vnodes)
-	db, err := h.openJournal()
-	if err != nil {
+	if err := h.openJournal(); err != nil {
 		return nil, err
 	}
-	if err := h.startNode(db); err != nil {
+	if err := h.startNode(); err != nil {
 		return nil, err
 	}
 	if err := h.startVnodes(); err != nil {
@@ -218,41 +223,47 @@ func (h *Host) wiped(what string) error {
 		"or move it away to begin anew without its topics", ErrWiped, what, h.opts.Dir, identityFile, h.id.Starts)
 }
 
-func (h *Host) openJournal() (*logDB, error) {
+func (h *Host) openJournal() error {
 	fs, err := newRaftFS(h.raftDir(), h.log)
 	if err != nil {
-		return nil, fmt.Errorf("cp/host: %w", err)
+		return fmt.Errorf("cp/host: %w", err)
 	}
 	slots, names, err := openSlots(h.raftDir())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	start := func(last uint64) (uint64, error) { return h.id.start(h.opts.Dir, last) }
-	j, err := openJournal(slots, names, !h.id.Formed, start, h.log)
+	next := func(last slotHeader) (uint64, error) {
+		if last.start < h.opts.Seen && h.id.Formed {
+			return 0, fmt.Errorf("%w: %s was opened %d times, but data elsewhere was written by the %dth; put the metadata back from the same copy as the data",
+				ErrRolledBack, h.opts.Dir, last.start, h.opts.Seen)
+		}
+		return h.id.next(h.opts.Dir, last)
+	}
+	disk, err := h.id.disk()
+	if err != nil {
+		return err
+	}
+	j, err := openJournal(slots, names, disk, !h.id.Formed, next, h.log)
 	if err != nil {
 		errors.Join(slots[0].Close(), slots[1].Close())
 		if errors.Is(err, ErrWiped) {
 			err = h.wiped("the Raft log is gone")
 		}
-		return nil, err
+		return err
 	}
 	h.journal = j
+	h.db = &logDB{journal: j, host: h, dir: h.raftDir(), fs: fs}
 	h.id.Starts = j.start
-	if err := h.id.save(h.opts.Dir); err != nil {
-		return nil, err
+	if err := h.id.save(h.opts.Dir); outOfSpace(err) && h.id.Formed {
+		h.log.Warn("disk full: the identity lags behind the journal until the next start", "err", err)
+	} else if err != nil {
+		return err
 	}
-	db := &logDB{journal: j, dir: h.raftDir(), fs: fs}
-	return db, db.checkSnapshots()
+	return h.db.checkSnapshots()
 }
 
-// startNode starts dragonboat. Its own two files of identity tie the directory to
-// a host name and may be torn by a crash; ours does that work, so they go.
-func (h *Host) startNode(db *logDB) error {
-	for _, name := range []string{"dragonboat.ds", "NODEHOST.ID"} {
-		if err := os.Remove(filepath.Join(h.raftDir(), name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cp/host: %w", err)
-		}
-	}
+// startNode starts dragonboat.
+func (h *Host) startNode() error {
 	n := uint64(h.id.Vnodes)
 	workers := min(n, 4)
 	cfg := config.NodeHostConfig{
@@ -261,9 +272,9 @@ func (h *Host) startNode(db *logDB) error {
 		RaftAddress:    string(h.id.Node),
 		RTTMillisecond: uint64(tick.Milliseconds()),
 		Expert: config.ExpertConfig{
-			LogDBFactory:     db,
+			LogDBFactory:     h.db,
 			TransportFactory: h.net,
-			FS:               db.fs,
+			FS:               h.db.fs,
 			LogDB:            config.GetTinyMemLogDBConfig(), // of the built-in store, which is not used
 			Engine: config.EngineConfig{
 				ExecShards: workers, CommitShards: 1, ApplyShards: workers, SnapshotShards: 2, CloseShards: 1,
@@ -287,7 +298,7 @@ func (h *Host) startVnodes() error {
 		v := &vnode{
 			id:      rv.ID,
 			shard:   shard,
-			machine: &machine{state: cp.NewState(), fail: h.fail},
+			machine: &machine{state: cp.NewState(), host: h},
 			session: h.nh.GetNoOPSession(shard),
 		}
 		h.vnodes = append(h.vnodes, v)
@@ -393,7 +404,9 @@ func (h *Host) fail(err error) error {
 }
 
 // Close stops the replicas and releases the directory. Calls under way end with an
-// error.
+// error. After a failure, and when the log waits for disk space, dragonboat cannot
+// be stopped in order: some of its goroutines stay, idle and unable to change
+// anything, until the process ends.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() { h.closeErr = h.close() })
 	return h.closeErr
@@ -404,9 +417,10 @@ func (h *Host) close() error {
 	h.running.Wait()
 	var errs []error
 	if h.nh != nil {
-		errs = append(errs, h.guard(func() error { h.nh.Close(); return nil }))
+		errs = append(errs, h.closeNode())
 	}
 	if h.journal != nil {
+		h.db.fs.shut.Store(true)
 		errs = append(errs, h.journal.Close())
 	}
 	unregister(h)
@@ -414,4 +428,26 @@ func (h *Host) close() error {
 		errs = append(errs, h.lock.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// closeNode closes dragonboat, or gives up on it when it has lost a worker.
+func (h *Host) closeNode() error {
+	done := make(chan error, 1)
+	go func() {
+		done <- h.guard(func() error { h.nh.Close(); return nil })
+	}()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-h.failed:
+			return nil
+		case <-t.C:
+			if h.journal.waiting() {
+				return nil
+			}
+		}
+	}
 }

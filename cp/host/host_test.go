@@ -248,9 +248,10 @@ func TestH03WipedOrRolledBack(t *testing.T) {
 		"the other removed":      {remove("raft/journal-1"), ErrDamaged},
 		"identity removed":       {remove("identity.json"), ErrWiped},
 		"raft put back":          {putBack("raft"), ErrRolledBack},
-		"identity put back":      {putBack("identity.json"), ErrRolledBack},
+		"identity put back":      {putBack("identity.json"), nil}, // nothing in it is wrong
+		"identity of another":    {func(t *testing.T, dir, _ string) { foreignIdentity(t, dir) }, ErrMismatch},
 		"journal put back":       {putBack("raft/journal-0", "raft/journal-1"), ErrRolledBack},
-		"everything put back":    {putBack("raft", "identity.json"), nil}, // a backup
+		"everything put back":    {putBack("raft", "identity.json"), nil}, // see Options.Seen
 		"one journal put back":   {putBack("raft/journal-0"), ErrDamaged},
 		"identity damaged":       {func(t *testing.T, dir, _ string) { edit(t, dir+"/identity.json", `"starts": 5`, `"starts": 4`) }, ErrDamaged},
 		"identity half written":  {func(t *testing.T, dir, _ string) { os.Truncate(dir+"/identity.json", 20) }, ErrDamaged},
@@ -287,6 +288,44 @@ func TestH03WipedOrRolledBack(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// H03: a directory that was put back as a whole is noticed by who knows better.
+func TestH03WholeDirectoryPutBack(t *testing.T) {
+	dir, yesterday := filepath.Join(t.TempDir(), "a"), t.TempDir()
+	var last uint64
+	for i := range 4 {
+		if i == 2 {
+			copyTree(t, dir, yesterday)
+		}
+		h := open(t, dir)
+		last = h.Incarnation()
+		closeHost(t, h)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	copyTree(t, yesterday, dir)
+	if _, err := Open(Options{Dir: dir, Seen: last, Logger: quiet()}); !errors.Is(err, ErrRolledBack) {
+		t.Errorf("got %v", err)
+	}
+	h, err := Open(Options{Dir: dir, Seen: last - 2, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeHost(t, h)
+}
+
+func foreignIdentity(t *testing.T, dir string) {
+	t.Helper()
+	id, err := readIdentity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Disk = newIdentity("", 0).Disk
+	if err := id.save(dir); err != nil {
+		t.Fatal(err)
 	}
 }
 

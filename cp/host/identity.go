@@ -97,25 +97,32 @@ func (id *identity) save(dir string) (err error) {
 	return syncDir(dir)
 }
 
-// start judges the journal's count of starts against the identity's and returns
-// the next one. The journal records a start before the identity does, so a crash
-// leaves it ahead by one; any other difference means that one of the two is from
-// another time.
-func (id *identity) start(dir string, journal uint64) (uint64, error) {
+func (id *identity) disk() (disk [16]byte, err error) {
+	b, err := hex.DecodeString(id.Disk)
+	if err != nil || len(b) != len(disk) {
+		return disk, fmt.Errorf("cp/host: %s: disk %q is not 32 hexadecimal digits", identityFile, id.Disk)
+	}
+	return [16]byte(b), nil
+}
+
+// next judges a journal by who it says it is and how often it was opened, and
+// returns the number of this start. The journal records a start before the
+// identity does, so it may be ahead: after a crash, or while the disk was full. An
+// identity of an earlier time says nothing that is not true any more; a journal of
+// an earlier time has forgotten what this replica promised.
+func (id *identity) next(dir string, last slotHeader) (uint64, error) {
+	disk, err := id.disk()
 	switch {
+	case err != nil:
+		return 0, err
 	case !id.Formed:
 		return 1, nil
-	case journal < id.Starts:
-		return 0, fmt.Errorf("%w: the Raft log in %s has seen %d starts, %s says %d: the log is older; "+
-			"put both back from one copy, or replace this node", ErrRolledBack, dir, journal, identityFile, id.Starts)
-	case journal > id.Starts+1:
-		return 0, fmt.Errorf("%w: the Raft log in %s has seen %d starts, %s says %d: the identity is older; "+
-			"put both back from one copy, or replace this node", ErrRolledBack, dir, journal, identityFile, id.Starts)
-	case journal == id.Starts+1:
-		id.Starts = journal
-		if err := id.save(dir); err != nil {
-			return 0, err
-		}
+	case last.disk != disk:
+		return 0, fmt.Errorf("%w: %s belongs to disk %s, the Raft log beside it to disk %x; put both back from one copy",
+			ErrMismatch, filepath.Join(dir, identityFile), id.Disk, last.disk)
+	case last.start < id.Starts:
+		return 0, fmt.Errorf("%w: the Raft log in %s was opened %d times, %s says %d: the log is older; "+
+			"put both back from one copy, or replace this node", ErrRolledBack, dir, last.start, identityFile, id.Starts)
 	}
-	return journal + 1, nil
+	return last.start + 1, nil
 }

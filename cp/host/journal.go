@@ -68,6 +68,7 @@ type journal struct {
 	generation uint64
 	salt       uint64
 	start      uint64
+	disk       [16]byte
 	scratch    []byte // frame under construction
 }
 
@@ -222,7 +223,7 @@ func (j *journal) tryRotate(need int64) error {
 		}
 		pos += int64(len(f))
 	}
-	h := slotHeader{generation: j.generation + 1, salt: salt, start: j.start}
+	h := slotHeader{generation: j.generation + 1, salt: salt, start: j.start, disk: j.disk}
 	if err := j.slots[spare].WriteAt(h.encode(), 0); err != nil {
 		return fmt.Errorf("journal: %s: write at byte 0: %w", j.name[spare], err)
 	}
@@ -369,6 +370,13 @@ func (j *journal) bytesOf(key replicaKey) int64 {
 		return int64(r.bytes)
 	}
 	return 0
+}
+
+// waiting says whether a save waits for space.
+func (j *journal) waiting() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.stuck
 }
 
 // maintain is called now and then and returns the error that ended the journal, if

@@ -353,8 +353,8 @@ func TestSavesShareWrites(t *testing.T) {
 
 // The layout is pinned: whoever changes it changes journalVersion.
 func TestJournalGolden(t *testing.T) {
-	h := slotHeader{generation: 3, salt: 0x1122334455667788, start: 9}
-	const header = "5246726166740001010000000000000003000000000000008877665544332211090000000000000046a3550c"
+	h := slotHeader{generation: 3, salt: 0x1122334455667788, start: 9, disk: [16]byte{1, 15: 2}}
+	const header = "524672616674000101000000000000000300000000000000887766554433221109000000000000000100000000000000000000000000000227ad163b"
 	if got := hex.EncodeToString(h.encode()[:slotHeaderLen]); got != header {
 		t.Errorf("slot header\n%s, want\n%s", got, header)
 	}

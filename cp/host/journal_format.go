@@ -17,8 +17,9 @@ import (
 //	    8    4 version    1
 //	   16    8 generation counts rotations; the higher of two slots is the journal
 //	   24    8 salt       random per generation, seeds every frame's hash
-//	   32    8 start      how often this replica set had been opened
-//	   40    4 crc        CRC-32C of the 40 bytes before it
+//	   32    8 start      how often the directory was opened, this time included
+//	   40   16 disk       identity of the directory
+//	   56    4 crc        CRC-32C of the 56 bytes before it
 //	then frames, each on a block boundary and padded with zeros to the next one:
 //	    0    8 hash       XXH3-64 of all that follows, seeded with the salt
 //	    8    4 magic      0x4d465246
@@ -29,7 +30,7 @@ import (
 const (
 	journalVersion = 1
 
-	offGeneration, offSalt, offStart, offSlotCRC, slotHeaderLen = 16, 24, 32, 40, 44
+	offGeneration, offSalt, offStart, offDisk, offSlotCRC, slotHeaderLen = 16, 24, 32, 40, 56, 60
 
 	offMagic, offKind, offSequence, offLength, frameHeaderLen = 8, 12, 16, 24, 28
 
@@ -59,6 +60,7 @@ type slotHeader struct {
 	generation uint64
 	salt       uint64
 	start      uint64
+	disk       [16]byte
 }
 
 func (h slotHeader) encode() []byte {
@@ -68,6 +70,7 @@ func (h slotHeader) encode() []byte {
 	binary.LittleEndian.PutUint64(b[offGeneration:], h.generation)
 	binary.LittleEndian.PutUint64(b[offSalt:], h.salt)
 	binary.LittleEndian.PutUint64(b[offStart:], h.start)
+	copy(b[offDisk:], h.disk[:])
 	binary.LittleEndian.PutUint32(b[offSlotCRC:], crc32.Checksum(b[:offSlotCRC], castagnoli))
 	return b
 }
@@ -92,6 +95,7 @@ func decodeSlotHeader(b []byte) (h slotHeader, err error) {
 	h.generation = binary.LittleEndian.Uint64(b[offGeneration:])
 	h.salt = binary.LittleEndian.Uint64(b[offSalt:])
 	h.start = binary.LittleEndian.Uint64(b[offStart:])
+	h.disk = [16]byte(b[offDisk:])
 	if h.generation == 0 {
 		return h, errors.New("generation 0")
 	}

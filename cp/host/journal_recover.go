@@ -48,11 +48,12 @@ func choose(state [2]slotState, generation [2]uint64) (active int, err error) {
 }
 
 // openJournal recovers a journal from its two slots, or forms one if neither was
-// ever used and form is set. The journal goes on in a new generation, whose header
-// carries start: nothing is ever written behind what may be torn.
-func openJournal(slots [2]slotFile, names [2]string, form bool, start func(last uint64) (uint64, error), log *slog.Logger) (*journal, error) {
+// ever used and form is set. next judges what was found and numbers this start. The
+// journal goes on in a new generation: nothing is ever written behind what may be
+// torn.
+func openJournal(slots [2]slotFile, names [2]string, disk [16]byte, form bool, next func(last slotHeader) (uint64, error), log *slog.Logger) (*journal, error) {
 	j := &journal{
-		log: log, slots: slots, name: names,
+		log: log, slots: slots, name: names, disk: disk,
 		stop: make(chan struct{}), next: newBatch(), image: image{},
 	}
 	j.idle = sync.NewCond(&j.mu)
@@ -81,19 +82,20 @@ func openJournal(slots [2]slotFile, names [2]string, form bool, start func(last 
 		}
 		return nil, &DamageError{File: names[bad], Reason: errors.Join(err, why[bad]).Error()}
 	}
+	var last slotHeader
 	if active < 0 {
 		if !form {
 			return nil, ErrWiped
 		}
 		j.active = 1 // so that the first generation goes into slot 0
 	} else {
-		j.active = active
-		j.generation, j.salt, j.start = headers[active].generation, headers[active].salt, headers[active].start
+		last = headers[active]
+		j.active, j.generation, j.salt = active, last.generation, last.salt
 		if err := j.replay(); err != nil {
 			return nil, err
 		}
 	}
-	if j.start, err = start(j.start); err != nil {
+	if j.start, err = next(last); err != nil {
 		return nil, err
 	}
 	if err := j.tryRotate(0); err != nil {

@@ -20,10 +20,10 @@ func long(n int) int {
 	return n
 }
 
-func next(last uint64) (uint64, error) { return last + 1, nil }
+func next(last slotHeader) (uint64, error) { return last.start + 1, nil }
 
 func openSim(d *simDisk) (*journal, error) {
-	return openJournal(d.files(), [2]string{"journal-0", "journal-1"}, true, next, quiet())
+	return openJournal(d.files(), [2]string{"journal-0", "journal-1"}, [16]byte{7}, true, next, quiet())
 }
 
 func mustOpenSim(t *testing.T, d *simDisk) *journal {

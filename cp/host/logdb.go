@@ -17,8 +17,9 @@ import (
 // logDB gives dragonboat the journal in the shape it asks for.
 type logDB struct {
 	*journal
-	dir string // that snapshot paths are recorded relative to, so that it may move
-	fs  *raftFS
+	host *Host
+	dir  string // that snapshot paths are recorded relative to, so that it may move
+	fs   *raftFS
 }
 
 var _ raftio.ILogDB = (*logDB)(nil)
@@ -85,6 +86,14 @@ func (l *logDB) SaveRaftState(updates []pb.Update, _ uint64) error {
 		return nil
 	}
 	return l.commit(ops...)
+}
+
+// commit saves and puts the host's name on an error.
+func (l *logDB) commit(ops ...op) error {
+	if err := l.journal.commit(ops...); err != nil {
+		return &hostError{l.host, err}
+	}
+	return nil
 }
 
 // stateMatters says whether a state must be written. Raft asks only that term and
@@ -217,7 +226,7 @@ func (l *logDB) snapshotOp(kind opKind, key replicaKey, ss pb.Snapshot) (op, err
 	}
 	sum, err := sumFile(file)
 	if err != nil {
-		return o, fmt.Errorf("snapshot: %w", err)
+		return o, &hostError{l.host, fmt.Errorf("snapshot: %w", err)}
 	}
 	o.file = sum
 	return o, nil

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -13,10 +14,11 @@ import (
 
 // dragonboat logs through one global logger and panics through it when it cannot go
 // on. An engine that is linked into somebody's process must not end that process
-// because a disk failed, so the panic ends here: every open host is marked as
-// failed, and the goroutine that met the problem, one of dragonboat's workers,
+// because a disk failed, so the panic ends here: the host that it concerns is marked
+// as failed, and the goroutine that met the problem, one of dragonboat's workers,
 // ends. What it held is released by its deferred calls; its replica stands still,
-// which is what fail-stop means.
+// which is what fail-stop means. dragonboat waits for that goroutine when it is
+// closed, so a failed host leaves some idle goroutines behind, see [Host.Close].
 
 // hosts are the open ones.
 var hosts struct {
@@ -76,12 +78,32 @@ func (b bridge) log(format string, args []any) {
 // Panicf does not return.
 func (b bridge) Panicf(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	eachHost(func(h *Host) { h.fail(fmt.Errorf("raft/%s: %s", b.pkg, text)) })
+	var known *hostError
+	for _, a := range args {
+		if err, ok := a.(error); ok && errors.As(err, &known) {
+			break
+		}
+	}
+	if known != nil {
+		known.h.fail(known.err)
+	} else { // dragonboat's own: it does not say whose
+		eachHost(func(h *Host) { h.fail(fmt.Errorf("raft/%s: %s", b.pkg, text)) })
+	}
 	if calledByHost() {
 		panic(raftPanic{b.pkg, text}) // the host's own call: it recovers
 	}
 	runtime.Goexit()
 }
+
+// hostError is an error that dragonboat was given and will panic with; it says whose
+// it was.
+type hostError struct {
+	h   *Host
+	err error
+}
+
+func (e *hostError) Error() string { return e.err.Error() }
+func (e *hostError) Unwrap() error { return e.err }
 
 // raftPanic is a panic of dragonboat's on one of our goroutines.
 type raftPanic struct{ pkg, text string }

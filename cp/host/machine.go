@@ -14,7 +14,7 @@ import (
 
 // machine lets dragonboat run a vnode's state.
 type machine struct {
-	fail func(error) error // marks the host as failed and returns what it says from now on
+	host *Host
 
 	mu     sync.Mutex // guards what follows; held while commands are applied, never across I/O
 	state  *cp.State
@@ -35,8 +35,8 @@ func (m *machine) Update(entries []sm.Entry) (_ []sm.Entry, err error) {
 	defer m.mu.Unlock()
 	defer func() {
 		if r := recover(); r != nil {
-			m.broken = m.fail(fmt.Errorf("applying a command panicked: %v\n%s", r, debug.Stack()))
-			err = m.broken
+			m.broken = m.host.fail(fmt.Errorf("applying a command panicked: %v\n%s", r, debug.Stack()))
+			err = &hostError{m.host, m.broken}
 		}
 	}()
 	for i := range entries {
@@ -81,7 +81,7 @@ func (m *machine) SaveSnapshot(state any, w io.Writer, _ sm.ISnapshotFileCollect
 		return c.err // as it was: dragonboat tells harmless errors from others
 	}
 	if err != nil {
-		return err
+		return &hostError{m.host, fmt.Errorf("writing a snapshot: %w", err)}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,7 +93,7 @@ func (m *machine) RecoverFromSnapshot(r io.Reader, _ []sm.SnapshotFile, _ <-chan
 	c := &countReader{r: r}
 	state := cp.NewState()
 	if err := state.Restore(bufio.NewReaderSize(c, 64<<10)); err != nil {
-		return m.fail(fmt.Errorf("restoring a snapshot: %w", err))
+		return &hostError{m.host, fmt.Errorf("restoring a snapshot: %w", err)}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
