@@ -27,12 +27,12 @@ type batch struct {
 	plan      frontend.Dispatch
 	isPlanned bool // plan is this batch's, made by findHead
 
-	// A batch that was split over ranges: its parts answer for it (reroute.go).
-	whole *batch      // of a part
-	part  int         // of a part: which
-	left  int         // of a whole: parts not answered
-	parts []Placement // of a whole
-	where []partAt    // of a whole: where each record went
+	// A batch that was taken apart is answered by the parts that carry its records
+	// now (reroute.go).
+	wholes []*batch // of a part: whose records it carries
+	parts  []*batch // of a whole: who carries its records
+	where  []partAt // of a whole: where each record is
+	left   int      // of a whole: parts not answered
 
 	req store.Append
 }
@@ -125,13 +125,12 @@ func (b *batch) placeOf(at int) Placement {
 	pl := b.place
 	if at == wholeBatch {
 		if b.where != nil {
-			return b.parts[b.where[0].part]
+			return b.where[0].part.placeOf(b.where[0].at)
 		}
 		return pl
 	}
-	if b.where != nil {
-		w := b.where[at]
-		pl, at = b.parts[w.part], w.at
+	if b.where != nil && b.where[at].part != nil {
+		return b.where[at].part.placeOf(b.where[at].at)
 	}
 	if b.err == nil && !pl.Duplicate {
 		pl.First += uint64(at)
@@ -162,7 +161,10 @@ func (p *Producer) recycle(b *batch) {
 	b.lane, b.head, b.slab, b.frame, b.done, b.err = nil, nil, nil, nil, nil, nil
 	b.info, b.plan, b.waiters = record.Head{}, frontend.Dispatch{}, 0
 	b.led, b.over, b.isPlanned = false, false, false
-	b.whole, b.part, b.left, b.parts, b.where = nil, 0, 0, nil, nil
+	for _, part := range b.parts {
+		part.leave(p)
+	}
+	b.wholes, b.parts, b.where, b.left = nil, nil, nil, 0
 	b.place = Placement{}
 	if len(p.spare) < maxSpare {
 		p.spare = append(p.spare, b)

@@ -89,11 +89,14 @@ func TestManyGoroutinesAcrossSplitAndRoll(t *testing.T) {
 	defer cancel()
 	const writers, each = 16, 300
 	var group sync.WaitGroup
+	var places sync.Map
 	for w := range writers {
 		group.Go(func() {
 			for i := range each {
-				if _, err := p.Produce(ctx, Record{Key: fmt.Append(nil, "k", w), Value: fmt.Appendf(nil, "%d %d", w, i)}); err != nil {
-					t.Errorf("writer %d record %d: %v", w, i, err)
+				pl, err := p.Produce(ctx, Record{Key: fmt.Append(nil, "k", w), Value: fmt.Appendf(nil, "%d %d", w, i)})
+				places.Store(fmt.Sprintf("%d %d", w, i), pl)
+				if err != nil || pl.Duplicate {
+					t.Errorf("writer %d record %d: %+v %v", w, i, pl, err)
 					return
 				}
 			}
@@ -115,6 +118,19 @@ func TestManyGoroutinesAcrossSplitAndRoll(t *testing.T) {
 	group.Wait()
 	got := readAll(t, e, "logs", FromStart())
 	if len(got) != writers*each {
+		seen := map[string]bool{}
+		for _, v := range got {
+			seen[v] = true
+		}
+		places.Range(func(k, v any) bool {
+			if !seen[k.(string)] {
+				t.Errorf("record %v is missing, placed %+v", k, v)
+			}
+			return true
+		})
+		d, _ := e.Describe(ctx, "logs")
+		t.Errorf("%+v", d)
+		t.Errorf("duplicates %d", e.Stats().Store.Duplicates)
 		t.Fatalf("%d records, want %d", len(got), writers*each)
 	}
 	next := map[int]int{}

@@ -169,8 +169,8 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 		close(b.done)
 	}
 	n := b.records()
-	if b.whole != nil {
-		n = 0 // counted with the whole
+	if b.wholes != nil {
+		n = 0 // counted with the wholes
 		p.concludePart(b)
 	}
 	if len(b.calls) > 0 {

@@ -334,14 +334,17 @@ func (p *Producer) Close(ctx context.Context) error {
 }
 
 // laneOf finds the lane of a key position. mu is held.
-func (p *Producer) laneOf(pos uint32) *lane {
-	if len(p.lanes) == 1 {
-		return p.lanes[0]
+func (p *Producer) laneOf(pos uint32) *lane { return laneAt(p.lanes, pos) }
+
+// laneAt finds the lane of a key position among lanes that tile the keyspace.
+func laneAt(lanes []*lane, pos uint32) *lane {
+	if len(lanes) == 1 {
+		return lanes[0]
 	}
-	i, _ := slices.BinarySearchFunc(p.lanes, pos, func(l *lane, pos uint32) int {
+	i, _ := slices.BinarySearchFunc(lanes, pos, func(l *lane, pos uint32) int {
 		return cmp.Compare(l.last, pos)
 	})
-	return p.lanes[min(i, len(p.lanes)-1)]
+	return lanes[min(i, len(lanes)-1)]
 }
 
 // route makes the lanes tile the topic's active ranges; those of ranges that are

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -95,12 +97,17 @@ func (l *lane) failAll(err error) {
 	}
 }
 
-// partAt is where a record of a split batch went.
-type partAt struct{ part, at int }
+// partAt is where a record of a batch went that was taken apart.
+type partAt struct {
+	part *batch
+	at   int
+}
 
 // reroute gives what retired lanes hold to the lanes that took over their keys.
-// Nobody adds records meanwhile, so the old ones stay in front. mu is held, and
-// released while frames are rebuilt.
+// The records are built into new batches in the order of their sequences: a range
+// that two others were merged into has seen neither of theirs, and would take a
+// lower sequence for one that it has. Nobody adds records meanwhile, so these stay
+// in front. mu is held, and released while batches are built.
 func (p *Producer) reroute() {
 	for p.moving {
 		p.changed.Wait()
@@ -110,116 +117,177 @@ func (p *Producer) reroute() {
 		p.moving = false
 		p.changed.Broadcast()
 	}()
-	before := append([]*lane(nil), p.lanes...)
+	before := slices.Clone(p.lanes)
 	if err := p.route(); err != nil {
 		for _, l := range before {
+			l.closeOpen()
 			l.failAll(err)
 		}
 		return
 	}
+	var held []*batch
 	for _, l := range before {
-		if !l.retired {
-			continue
-		}
-		for l.flying > 0 {
-			p.changed.Wait()
-		}
-		l.putBack()
-		l.closeOpen()
-		for _, to := range p.lanes {
-			if to.first <= l.last && l.first <= to.last {
-				to.landed = max(to.landed, l.landed)
-				to.sent = max(to.sent, l.landed)
-			}
-		}
-		for len(l.waiting) > 0 {
-			p.split(l.pop())
+		if l.retired {
+			held = append(held, l.takeAll()...)
 		}
 	}
-	for _, to := range p.lanes {
-		if len(to.waiting) > 0 && to.head == nil {
+	if len(held) == 0 {
+		return
+	}
+	targets := slices.Clone(p.lanes)
+	p.mu.Unlock()
+	built, err := p.rebuild(held, targets)
+	p.mu.Lock()
+	for _, b := range built {
+		b.lane.waiting = append(b.lane.waiting, b)
+	}
+	p.failApart(held, err)
+	for _, to := range targets {
+		if len(to.waiting) > 0 {
 			to.find()
 		}
 	}
 }
 
-// split moves b to the lane of its keys, or cuts it up over several.
-func (p *Producer) split(b *batch) {
-	info := b.routing()
-	if to := p.laneOf(info.MinPos); to == p.laneOf(info.MaxPos) {
-		b.lane = to
-		to.waiting = append(to.waiting, b)
+// failApart fails batches that could not be taken apart whole: at once, or with
+// the parts that were built.
+func (p *Producer) failApart(held []*batch, err error) {
+	if err == nil {
 		return
 	}
+	for _, b := range held {
+		if b.left == 0 {
+			p.conclude(b, Placement{}, err)
+		} else {
+			b.err = err
+		}
+	}
+}
+
+// takeAll empties a retired lane once nothing of it flies, and tells the lanes
+// that took over its keys what the range knows. mu is held.
+func (l *lane) takeAll() []*batch {
+	for l.flying > 0 {
+		l.p.changed.Wait()
+	}
+	l.putBack()
+	l.closeOpen()
+	for _, to := range l.p.lanes {
+		if to.first <= l.last && l.first <= to.last {
+			to.landed = max(to.landed, l.landed)
+			to.sent = max(to.sent, l.landed)
+		}
+	}
+	held := l.waiting
+	l.waiting = nil
+	return held
+}
+
+// loose is a record on its way from a batch taken apart to a new one.
+type loose struct {
+	rec   record.Record
+	seq   uint64
+	lane  *lane
+	whole *batch
+	at    int
+}
+
+// rebuild takes batches apart and builds their records into new ones. A batch whose
+// frame cannot be read is left out, which only a defect could cause, and fails. mu
+// is not held; nobody else has the batches.
+func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
+	var all []loose
+	size := p.opts.BatchBytes
+	for _, b := range held {
+		list, err := p.takeApart(b, lanes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+		size = max(size, cap(b.slab)) // a record fits where it was before
+	}
+	slices.SortStableFunc(all, func(a, b loose) int { return cmp.Compare(a.seq, b.seq) })
+	var built []*batch
+	for _, l := range lanes {
+		open := (*batch)(nil)
+		for i := range all {
+			r := &all[i]
+			if r.lane != l {
+				continue
+			}
+			for {
+				if open == nil {
+					var err error
+					if open, err = p.partFor(l, size); err != nil {
+						return built, err
+					}
+					built = append(built, open)
+				}
+				err := open.build.Add(&r.rec, r.seq)
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, record.ErrBatchFull) {
+					return built, err
+				}
+				open = nil
+			}
+			r.whole.where[r.at] = partAt{open, open.build.Len() - 1}
+			if n := len(open.wholes); n == 0 || open.wholes[n-1] != r.whole {
+				if !slices.Contains(open.wholes, r.whole) {
+					open.wholes = append(open.wholes, r.whole)
+					open.waiters++ // until the whole is done with it
+					r.whole.parts = append(r.whole.parts, open)
+					r.whole.left++
+				}
+			}
+		}
+	}
+	return built, nil
+}
+
+func (p *Producer) partFor(l *lane, size int) (*batch, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, err := p.freshBatch(context.Background(), size)
+	if err != nil {
+		return nil, err
+	}
+	b.lane = l
+	return b, nil
+}
+
+// takeApart lists a batch's records with the lanes they go to.
+func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 	if b.frame == nil {
 		if err := b.finish(b.lane); err != nil {
-			p.conclude(b, Placement{}, err)
-			return
+			return nil, err
 		}
 	}
 	b.info.Base, b.info.Durable = 0, 0
 	b.info.Put(b.frame, 0)
-	var scratch record.Scratch
-	view, err := record.Verify(b.frame, 0, &scratch)
+	view, err := record.Verify(b.frame, 0, nil)
 	if err != nil {
-		p.conclude(b, Placement{}, err)
-		return
+		return nil, err
 	}
+	list := make([]loose, view.Len())
 	b.where = make([]partAt, view.Len())
-	var parts []*batch
-	for _, to := range p.lanes {
-		part, err := p.cut(b, &view, to, len(parts))
-		if errors.Is(err, record.ErrEmpty) {
-			continue
-		}
-		if err != nil {
-			p.conclude(b, Placement{}, err)
-			return
-		}
-		parts = append(parts, part)
+	for i := range list {
+		to := laneAt(lanes, view.Position(i))
+		list[i] = loose{rec: view.Record(i), seq: view.Seq(i), lane: to, whole: b, at: i}
 	}
-	b.left, b.parts = len(parts), make([]Placement, len(parts))
-	for _, part := range parts {
-		part.lane.waiting = append(part.lane.waiting, part)
-	}
+	return list, nil
 }
 
-// cut makes the part of b that belongs to a lane.
-func (p *Producer) cut(b *batch, view *record.Batch, to *lane, n int) (*batch, error) {
-	i, kept := -1, 0
-	frame, err := record.Trim(nil, *view, 0, func(int) bool {
-		i++
-		if pos := view.Position(i); pos < to.first || pos > to.last {
-			return false
-		}
-		b.where[i] = partAt{n, kept}
-		kept++
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	part, err := p.freshBatch(context.Background(), len(frame))
-	if err != nil {
-		return nil, err
-	}
-	copy(part.slab, frame)
-	part.frame, part.lane = part.slab[:len(frame)], to
-	part.whole, part.part = b, n
-	part.info, err = record.ParseHead(part.frame, 0)
-	return part, err
-}
-
-// concludePart hands a part's outcome to the batch it was cut from. An error of
-// one part is the error of all.
+// concludePart hands a part's outcome to the batches whose records it carried. An
+// error of one part is the error of all.
 func (p *Producer) concludePart(part *batch) {
-	b := part.whole
-	b.parts[part.part] = part.place
-	err := part.err
-	if b.err == nil {
-		b.err = err
-	}
-	if b.left--; b.left == 0 {
-		p.conclude(b, b.place, b.err)
+	for _, b := range part.wholes {
+		if b.err == nil {
+			b.err = part.err
+		}
+		if b.left--; b.left == 0 {
+			p.conclude(b, Placement{Range: part.lane.id.Seq}, b.err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ringfence/ringfence/segfile/record"
 )
@@ -204,20 +205,35 @@ func (b *Batch) widen(h *record.Head) {
 func (p *Producer) dispatch(b *batch) {
 	first, last := p.laneOf(b.info.MinPos), p.laneOf(b.info.MaxPos)
 	if first != last {
-		for _, l := range p.lanes {
-			l.closeOpen()
-		}
 		b.lane = first
-		p.split(b)
-		for _, l := range append([]*lane(nil), p.lanes...) {
-			l.send(false)
-		}
+		p.spread(b)
 		return
 	}
 	first.closeOpen()
 	b.lane = first
 	first.waiting = append(first.waiting, b)
 	first.send(false)
+}
+
+// spread cuts a batch up over the lanes its records belong to.
+func (p *Producer) spread(b *batch) {
+	p.moving = true // nobody adds records behind it before it is in place
+	for _, l := range p.lanes {
+		l.closeOpen()
+	}
+	lanes := slices.Clone(p.lanes)
+	p.mu.Unlock()
+	built, err := p.rebuild([]*batch{b}, lanes)
+	p.mu.Lock()
+	for _, part := range built {
+		part.lane.waiting = append(part.lane.waiting, part)
+	}
+	p.failApart([]*batch{b}, err)
+	p.moving = false
+	p.changed.Broadcast()
+	for _, l := range lanes {
+		l.send(false)
+	}
 }
 
 // wholeBatch is the place of a call that is about all records of its batch.
