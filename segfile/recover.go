@@ -1,6 +1,7 @@
 package segfile
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/ringfence/ringfence/fence"
@@ -437,14 +438,14 @@ func (r *recovery) step(bad *located, s sight) {
 	h.Length, h.Records = to-r.pos, next-r.next
 	r.v.Holes = append(r.v.Holes, h)
 	r.pos, r.next = to, next
-	r.v.tally.next = next
+	r.v.tally.skip(&h)
 	r.prove(s.durable)
 }
 
 // newer passes on that a frame is a later version's: then nothing may be decided.
 func newer(file string, pos int64, err error) error {
-	if err := damaged(file, pos, err); isNewer(err) {
-		return err
+	if errors.Is(err, record.ErrVersion) {
+		return damaged(file, pos, err)
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (o *opened) rebuild(s slot) (footer, error) {
 		} else {
 			r.pos, r.next = s.end.Position, s.end.Offset
 		}
-		v.tally.next = r.next
+		v.tally.skip(&h)
 		v.Holes = append(v.Holes, h)
 	}
 	cut := Cut{}
@@ -236,7 +236,8 @@ func (o *opened) prefix(s slot, offset uint64) (footer, error) {
 		}
 		h := old.holes[i]
 		r.pos, r.next = h.Position+h.Length, h.Offset+h.Records
-		v.tally.next, r.tail = r.next, r.pos
+		v.tally.skip(&h)
+		r.tail = r.pos
 	}
 	if r.next != offset {
 		return footer{}, fmt.Errorf("%w: %s: %d", ErrBoundary, o.name, offset)

@@ -2,7 +2,6 @@ package segfile
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/record"
@@ -210,5 +209,3 @@ func (r *recovery) sift(s *sight, b []byte, at int64) (i int, stop bool) {
 
 // frameWord is frameMagic as a number.
 const frameWord = 'R' | 'F'<<8 | 'r'<<16 | 'm'<<24
-
-func isNewer(err error) bool { return errors.Is(err, ErrNewer) }

@@ -53,6 +53,15 @@ func (t *tally) add(pos int64, h *record.Head) {
 	}
 }
 
+// skip steps over a hole. One that had records counts with its length, because
+// what they took is not known, and a segment with records has bytes.
+func (t *tally) skip(h *Hole) {
+	t.next = h.Offset + h.Records
+	if h.Records > 0 {
+		t.bytes += uint64(h.Length)
+	}
+}
+
 // chain adds one frame's identity to a digest of those before it.
 func chain(digest uint64, h *record.Head) uint64 {
 	var b [8 + record.HeaderSize]byte

@@ -137,7 +137,7 @@ func (s *scrub) frames() error {
 				s.problem(pos, fmt.Sprintf("a hole of %d records is on record", holes[0].Records))
 			}
 			s.rep.Holes = append(s.rep.Holes, holes[0])
-			s.tally.next = holes[0].Offset + holes[0].Records
+			s.tally.skip(&holes[0])
 			pos += holes[0].Length
 			holes = holes[1:]
 			continue
