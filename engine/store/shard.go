@@ -144,7 +144,8 @@ type shard struct {
 	spare      []*flush   // flushes to use again
 
 	starting []*flush  // owned by the submitter
-	finished []*flush  // owned by the reaper: what Done left for settle
+	finished []*flush   // owned by the reaper: what Done left for settle
+	touched  []*Segment // likewise
 	acking   []*Append // owned by the deliverer
 	telling  []*Segment
 }
@@ -230,12 +231,17 @@ func (sh *shard) settleFlushes() {
 	sh.mu.Lock()
 	for _, f := range sh.finished {
 		f.settled = true
-	}
-	for _, f := range sh.finished {
-		sh.advance(f.seg)
+		if n := len(sh.touched); n == 0 || sh.touched[n-1] != f.seg {
+			sh.touched = append(sh.touched, f.seg)
+		}
 	}
 	clear(sh.finished)
 	sh.finished = sh.finished[:0]
+	for _, s := range sh.touched { // a flush may be recycled with one before it
+		sh.advance(s)
+	}
+	clear(sh.touched)
+	sh.touched = sh.touched[:0]
 	sh.pump(true)
 	sh.mu.Unlock()
 }
