@@ -105,7 +105,7 @@ func openPosition(state *cp.State, r *cp.Range, position cp.Position) (cp.Positi
 	pos := cp.Position{}
 	if position == nil || len(position) == 0 && r.Phase == cp.Active {
 		for _, p := range r.Parents {
-			if s := state.Range(p); s != nil && overlap(s, r) {
+			if s := state.Range(p); s != nil && overlap(s, r) && !isRead(state, s, 0) {
 				pos[p] = 0
 			}
 		}
@@ -122,7 +122,7 @@ func openPosition(state *cp.State, r *cp.Range, position cp.Position) (cp.Positi
 			return nil, rangeErr(source, cp.ErrNoSuchRange)
 		case source == r.ID:
 			pos[source] = offset
-		case !overlap(s, r), offset >= s.NextOffset && isFinal(state, s):
+		case !overlap(s, r), isRead(state, s, offset):
 			// none of its keys are the range's, or all of them are read
 		default:
 			pos[source] = offset

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"testing"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/fence"
@@ -110,16 +109,25 @@ func (s *copies) read(q ReadRequest) ([]Record, error) {
 	return out, nil
 }
 
+// tb is what both testing.T and rapid.T have.
+type tb interface {
+	Helper()
+	Cleanup(func())
+	Error(...any)
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
 // world is a frontend with an in-memory control plane, one topic and a store.
 type world struct {
-	t *testing.T
+	t tb
 	f *Frontend
 	s *copies
 }
 
 const testTopic = "logs"
 
-func newWorld(t *testing.T, change ...func(*Options)) *world {
+func newWorld(t tb, change ...func(*Options)) *world {
 	t.Helper()
 	w := &world{t: t, f: newFrontend(t, change...), s: newCopies()}
 	if _, err := w.f.CreateTopic(testTopic, 8, topicID(1), 100); err != nil {
@@ -128,7 +136,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	return w
 }
 
-func newFrontend(t *testing.T, change ...func(*Options)) *Frontend {
+func newFrontend(t tb, change ...func(*Options)) *Frontend {
 	t.Helper()
 	o := Options{Self: "n1", Bits: dice(), Writer: 9}
 	for _, c := range change {
@@ -220,14 +228,14 @@ func keys(records []Record) (list []string) {
 }
 
 // wantErr fails unless err is the target.
-func wantErr(t *testing.T, err, target error) {
+func wantErr(t tb, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
 		t.Fatalf("got error %v, want %v", err, target)
 	}
 }
 
-func want[T any](t *testing.T, what string, got, want T) {
+func want[T any](t tb, what string, got, want T) {
 	t.Helper()
 	if a, b := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); a != b {
 		t.Fatalf("%s:\n got %s\nwant %s", what, a, b)

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"io"
 	"maps"
 
 	"github.com/ringfence/ringfence/cp"
@@ -81,6 +82,9 @@ func (o Offsets) Clone() Offsets {
 // different offsets of an ancestor they share is not started before both sides are finished:
 // nothing is read twice and nothing is left out.
 //
+// A plan holds until the topic's version changes or one of its sources is finished; there is no need
+// for one with every poll.
+//
 // Errors: cp.ErrNoSuchTopic, cp.ErrNoSuchRange (the view is behind the offsets; refresh),
 // [ErrInvalidPosition], [ErrMetadataUnavailable] where the end of a range to read is not known.
 func (f *Frontend) Plan(topic string, at Offsets, only []fence.RangeID) (Offsets, []Source, error) {
@@ -120,4 +124,29 @@ func (f *Frontend) StartPosition(id fence.RangeID, at Offsets) (cp.Position, err
 		}
 	})
 	return pos, nil
+}
+
+// Seek says where a source goes on: the extent to read next, and what the way there leaves out
+// because it is no longer stored (Offsets 0 if nothing). On [io.EOF] there is nothing to read: a
+// final source is finished, any other is caught up. In that case too the cursor moves past what was
+// left out: advance it to s.From + skip.Offsets, and report the skip once that is done. Errors:
+// cp.ErrNoSuchRange.
+func (f *Frontend) Seek(s Source) (e Extent, skip Skip, err error) {
+	p, err := f.look(s.Range, s.From)
+	if err != nil {
+		return e, skip, err
+	}
+	to := p.From
+	switch {
+	case p.found:
+	case p.final:
+		to, err = p.floor, io.EOF
+	default:
+		to, err = p.earliest, io.EOF
+	}
+	skip = Skip{Range: s.Cursor, Source: s.Range, From: s.From, Exact: s.Whole && s.Range == s.Cursor, Origin: s.Origin}
+	if to > s.From {
+		skip.Offsets = to - s.From
+	}
+	return p.Extent, skip, err
 }

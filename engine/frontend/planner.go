@@ -231,7 +231,7 @@ func (p *planner) finished(c *cursor) bool { return len(c.pos) == 1 && p.isDone(
 
 // isDone says whether a cursor has read a source to its end.
 func (p *planner) isDone(c *cursor, s *cp.Range) bool {
-	return isFinal(p.state, s) && c.pos[s.ID] >= s.NextOffset
+	return isRead(p.state, s, c.pos[s.ID])
 }
 
 // derive is the position of a range that reads through c: what c has left of the range's keys, then
@@ -246,7 +246,7 @@ func (p *planner) derive(r *cp.Range, c *cursor) cp.Position {
 	}
 	for _, source := range append(r.Parents[:len(r.Parents):len(r.Parents)], r.ID) {
 		s := p.state.Range(source)
-		if isAncestor(s, c.r.ID) && overlap(s, r) {
+		if isAncestor(s, c.r.ID) && overlap(s, r) && (source == r.ID || !isRead(p.state, s, 0)) {
 			pos[source] = 0
 		}
 	}

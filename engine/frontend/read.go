@@ -75,6 +75,11 @@ func isFinal(state *cp.State, r *cp.Range) bool {
 	return r.Phase == cp.Sealed && state.Head(r.ID) == nil
 }
 
+// isRead says whether nothing of a range will ever lie at the offset or behind it.
+func isRead(state *cp.State, r *cp.Range, offset uint64) bool {
+	return isFinal(state, r) && offset >= r.NextOffset
+}
+
 // CommitMark is the first offset of a range that readers may not see yet: no quorum is known
 // to hold it.
 func (f *Frontend) CommitMark(id fence.RangeID) (uint64, error) {

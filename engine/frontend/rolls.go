@@ -56,8 +56,8 @@ func (f *Frontend) eachLedger(list func(*fence.Ledger) []Roll) []Roll {
 // active in the view the seal is recorded as by [Frontend.RecordSeal], also when the
 // roll is no longer owed here: a refusal that overtook the answer has cleared it, and
 // dropping the answer would leave a fenced copy under an active segment. For a sealed
-// segment there is nothing left to do, and one that neither the view nor the control
-// plane knows is gone.
+// segment there is nothing left to do, nor for one that the control plane does not know:
+// it was sealed and has expired, or its topic is gone.
 func (f *Frontend) RecordFence(roll Roll, end, bytes uint64, sealedAt int64) error {
 	seg := f.viewSegment(roll.Segment)
 	if seg != nil && seg.Phase == cp.Sealed {
@@ -65,8 +65,9 @@ func (f *Frontend) RecordFence(roll Roll, end, bytes uint64, sealedAt int64) err
 		return nil
 	}
 	err := f.RecordSeal(roll, end, bytes, sealedAt)
-	if seg == nil && errors.Is(err, cp.ErrNoSuchSegment) {
-		f.clear(roll.Segment)
+	if errors.Is(err, cp.ErrNoSuchSegment) {
+		f.fetch(f.nameOf(roll.Range().Topic))
+		f.gone(roll.Segment)
 		return nil
 	}
 	return err
@@ -112,6 +113,16 @@ func (f *Frontend) clear(id fence.SegmentID) {
 	s := f.shardOf(id.Range)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ledger.Clear(id)
+}
+
+// gone is clear for a segment that there is no more. It is no head either; where it ended is the
+// view's to say.
+func (f *Frontend) gone(id fence.SegmentID) {
+	s := f.shardOf(id.Range)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.evict(id)
 	s.ledger.Clear(id)
 }
 

@@ -1,19 +1,17 @@
 package frontend
 
 import (
-	"testing"
-
 	"github.com/ringfence/ringfence/cp"
 )
 
 // truth is a control plane of its own, for frontends whose view may differ from it.
 type truth struct {
-	t    *testing.T
+	t    tb
 	view View
 	log  []cp.Command // what was accepted
 }
 
-func newTruth(t *testing.T, vnodes int) *truth {
+func newTruth(t tb, vnodes int) *truth {
 	t.Helper()
 	v, err := NewView(vnodes)
 	if err != nil {
