@@ -48,7 +48,7 @@ type Pool struct {
 
 	mu    sync.Mutex // guards what follows; never held across I/O
 	num   uint64     // of the next file
-	free  []poolFile // by size
+	free  []poolFile // by size; the last is the next to be taken
 	bytes int64      // of free and making
 	dead  []string   // names to remove
 	full  []time.Time
@@ -141,7 +141,7 @@ func (p *Pool) keep(f poolFile) {
 		return
 	}
 	i, _ := slices.BinarySearchFunc(p.free, f, func(a, b poolFile) int {
-		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(b.kind, a.kind))
+		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.kind, b.kind))
 	})
 	p.free = slices.Insert(p.free, i, f)
 	p.bytes += f.size
