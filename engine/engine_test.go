@@ -143,3 +143,24 @@ func TestManyGoroutinesAcrossSplitAndRoll(t *testing.T) {
 		next[w]++
 	}
 }
+
+func TestProducersSurviveRolls(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "logs")
+	ctx := context.Background()
+	p, err := e.NewProducer(ProducerOptions{Topic: "logs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if _, err := p.Produce(ctx, Record{Value: fmt.Append(nil, i)}); err != nil {
+			t.Fatal(i, err)
+		}
+		if n, err := e.Roll(ctx, "logs"); err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+	}
+	if got := readAll(t, e, "logs", FromStart()); fmt.Sprint(got) != "[0 1 2 3 4]" {
+		t.Fatal(got)
+	}
+}

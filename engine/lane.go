@@ -98,6 +98,9 @@ func (l *lane) send(lead bool) {
 		p.mu.Unlock()
 		err := b.head.Append(&b.req)
 		p.mu.Lock()
+		if b.plan.Roll {
+			p.e.owed() // behind the batch that made it due
+		}
 		if err != nil {
 			l.flying--
 			l.sent = before // nothing of b is on its way

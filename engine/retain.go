@@ -134,8 +134,11 @@ func (e *Engine) heirs(s *cp.State, id fence.RangeID, last fence.SegmentID, list
 		return list
 	}
 	for seg := range s.Segments(id) {
-		if seg.ID.Range != last.Range || seg.ID.Seq > last.Seq {
-			return list // a later one carries the producers
+		if seg.ID.Range == last.Range && seg.ID.Seq <= last.Seq {
+			continue
+		}
+		if _, err := e.store.Segment(seg.ID); err == nil {
+			return list // a later one carries the producers: not before it has its file
 		}
 	}
 	if r.Phase == cp.Active {

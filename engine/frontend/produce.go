@@ -31,6 +31,7 @@ type Dispatch struct {
 	Last     uint64      // reserved for the last record
 	Count    uint32
 	Records  []Record // of this range, in the caller's order; nil from PlanBatch
+	Roll     bool     // this batch made the segment large enough to be owed a roll
 }
 
 // Record is a record with its place in the log. On the way in, Position is set by
@@ -144,17 +145,16 @@ func (s *shard) reserve(r *rng, count uint32, bytes int64) Dispatch {
 		Range: r.id, Segment: r.head.segment, Primary: r.head.replicas[0], Replicas: r.head.replicas,
 		Base: r.head.start, First: first, Last: first + uint64(count) - 1, Count: count,
 	}
-	s.tally(r, bytes)
+	d.Roll = s.tally(r, bytes)
 	return d
 }
 
 // tally counts bytes sent to the head. At its limit the range owes a roll and goes on
-// taking writes: the segment overshoots until the fence lands.
-func (s *shard) tally(r *rng, bytes int64) {
+// taking writes: the segment overshoots until the fence lands. It says whether the
+// roll is owed since now.
+func (s *shard) tally(r *rng, bytes int64) bool {
 	r.head.bytes += bytes
-	if r.head.bytes >= r.head.max {
-		s.ledger.Owe(r.head.roll())
-	}
+	return r.head.bytes >= r.head.max && s.ledger.Owe(r.head.roll())
 }
 
 // PlanProduce routes records, reserves their offsets and returns one dispatch for

@@ -143,10 +143,10 @@ type shard struct {
 	moved      []*Segment // commit mark moved since the last delivery
 	spare      []*flush   // flushes to use again
 
-	starting []*flush  // owned by the submitter
+	starting []*flush   // owned by the submitter
 	finished []*flush   // owned by the reaper: what Done left for settle
 	touched  []*Segment // likewise
-	acking   []*Append // owned by the deliverer
+	acking   []*Append  // owned by the deliverer
 	telling  []*Segment
 }
 
