@@ -223,6 +223,45 @@ func TestC12ReadsBesideDirectWrites(t *testing.T) {
 	}
 }
 
+// A closed file leaves the ring's table, so that it frees its space when it is removed
+// and makes room for the next; those for which there is no room work all the same.
+func TestRegisteredFilesComeAndGo(t *testing.T) {
+	needRing(t)
+	d := openIn(t, t.TempDir(), "io_uring")
+	q, err := d.NewQueue(1)
+	must(t, err)
+	sync := func(f disk.File) {
+		op := &disk.Op{Kind: disk.Sync, File: f, Done: func(*disk.Op) {}}
+		must(t, q.Push(op))
+		must(t, q.Submit())
+		_, err := q.Wait(1)
+		must(t, errors.Join(err, op.Err))
+	}
+	var open []disk.File
+	for i := range 520 { // the table has 512 places
+		f, err := d.Create(fmt.Sprint(i))
+		must(t, err)
+		sync(f)
+		open = append(open, f)
+	}
+	if !disk.Registered(open[511]) || disk.Registered(open[512]) {
+		t.Fatal("the table does not end where it should")
+	}
+	for _, f := range open {
+		must(t, f.Close())
+		must(t, d.Remove(f.Name()))
+	}
+	for i := range 520 { // one at a time there is always room
+		f, err := d.Create(fmt.Sprint(i))
+		must(t, err)
+		sync(f)
+		if !disk.Registered(f) {
+			t.Fatalf("no room for file %d", i)
+		}
+		must(t, f.Close())
+	}
+}
+
 // Moving data through io_uring allocates nothing.
 func TestRingQueueDoesNotAllocate(t *testing.T) {
 	needRing(t)

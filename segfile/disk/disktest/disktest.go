@@ -253,6 +253,11 @@ func testRenameIsFollowed(b *bench) {
 	if g.Name() != "g" || h.Name() != "h" {
 		b.Fatalf("a removed file followed its successor: %q, %q", g.Name(), h.Name())
 	}
+	b.ok(b.d.Rename("h", "e/new")) // over f
+	b.ok(b.d.Rename("e/new", "x"))
+	if f.Name() != "e/new" || h.Name() != "x" {
+		b.Fatalf("a replaced file followed its successor: %q, %q", f.Name(), h.Name())
+	}
 }
 
 func testRemovedFileStaysOpen(b *bench) {
