@@ -108,11 +108,12 @@ func (c CreateTopic) apply(s *State) Reply {
 		return refuse(ErrInvalidTopicID)
 	}
 	root := &Range{ID: fence.RangeID{Topic: c.ID}, End: keyspace}
+	own := s.own.Load()
 	s.put(&topic{
-		own:      s.own,
+		own:      own,
 		rec:      &Topic{ID: c.ID, Name: c.Name, Bits: c.Bits, NextRangeSeq: 1, Created: c.At},
 		revision: 1,
-		ranges:   []*rng{{own: s.own, rec: root}},
+		ranges:   []*rng{{own: own, rec: root}},
 		active:   []*Range{root},
 	})
 	return Reply{Range: root.ID}
@@ -236,7 +237,7 @@ func (c InsertTopic) apply(s *State) Reply {
 	case byName != nil && byName.revision >= in.revision:
 		return Reply{}
 	}
-	in.adopt(s.own)
+	in.adopt(s.own.Load())
 	s.put(in)
 	return Reply{}
 }

@@ -153,7 +153,7 @@ func (c RegisterSegment) apply(s *State) Reply {
 	r = t.change(c.ID.Range.Seq)
 	r.head = &Segment{
 		ID:       c.ID,
-		Replicas: slices.Clone(c.Replicas), // the caller's slice stays the caller's
+		Replicas: slices.Clone(c.Replicas),
 		Start:    c.Start,
 		OpenedAt: c.At,
 		Salt:     c.Salt,

@@ -179,8 +179,10 @@ func TestRegisterSegment(t *testing.T) {
 	m.topic(8)
 	m.do(m.register(7, 0, 0), cp.ErrNoSuchRange)
 	m.do(m.register(0, 0, 1), cp.ErrSegmentOverlap) // the first one starts at 0
-	m.do(m.register(0, 0, 0), nil)
-	if h := m.Head(rangeID(0)); h.ID != segID(0, 0) || h.Salt != 5 || h.Writer != 6 || h.OpenedAt != 2000 || h.Phase != cp.Active {
+	first := m.register(0, 0, 0)
+	m.do(first, nil)
+	first.Replicas[0] = "x" // the caller goes on using its slice
+	if h := m.Head(rangeID(0)); h.Replicas[0] != "a" || h.ID != segID(0, 0) || h.Salt != 5 || h.Writer != 6 || h.OpenedAt != 2000 || h.Phase != cp.Active {
 		t.Fatalf("head is %+v", h)
 	}
 	m.do(m.register(0, 0, 0), cp.ErrSegmentExists) // before the head it is

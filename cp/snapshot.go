@@ -82,7 +82,8 @@ func (s *State) Restore(r io.Reader) error {
 		}
 		return err
 	}
-	*s = *fresh
+	s.own.Store(fresh.own.Load())
+	s.topics, s.ids, s.policies = fresh.topics, fresh.ids, fresh.policies
 	return nil
 }
 
@@ -241,7 +242,7 @@ func (in *snapshotReader) topics(s *State) error {
 			return fmt.Errorf("%w: topic %q is out of order or there twice", ErrSnapshot, t.rec.Name)
 		}
 		last = t.rec.Name
-		t.adopt(s.own)
+		t.adopt(s.own.Load())
 		s.put(t)
 	}
 	b, err := in.next(8)

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ringfence/ringfence/cp"
@@ -161,6 +162,11 @@ func TestCloneIsReadBeside(t *testing.T) {
 		clone := s.Clone()
 		want := snapshot(t, clone)
 		done := make(chan error)
+		var twice sync.WaitGroup // two readers clone side by side
+		for range 2 {
+			twice.Go(func() { s.Clone() })
+		}
+		twice.Wait()
 		go func() {
 			var b bytes.Buffer
 			err := clone.Snapshot(&b)

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/zeebo/xxh3"
@@ -27,7 +28,7 @@ const (
 // State is the metadata of one vnode. The zero value is not usable; see
 // [NewState].
 type State struct {
-	own      *owner
+	own      atomic.Pointer[owner] // atomic for Clone, which readers may call side by side
 	topics   table[string, *topic]
 	ids      table[fence.TopicID, *topic]
 	policies map[string]Policy // never changed in place
@@ -54,15 +55,21 @@ type rng struct {
 }
 
 // NewState returns a vnode without anything in it.
-func NewState() *State { return &State{own: new(owner)} }
+func NewState() *State {
+	s := new(State)
+	s.own.Store(new(owner))
+	return s
+}
 
 // Clone returns a state equal to s that never sees its changes, nor s the
 // clone's. It costs a few kilobytes whatever the size of s; both sides copy
-// piecemeal what they change afterwards. The clone may be used by another
-// goroutine.
+// piecemeal what they change afterwards. For locking it counts as a query of s;
+// the clone may be used by another goroutine.
 func (s *State) Clone() *State {
-	s.own = new(owner)
-	return &State{own: new(owner), topics: s.topics.clone(), ids: s.ids.clone(), policies: s.policies}
+	s.own.Store(new(owner))
+	c := NewState()
+	c.topics, c.ids, c.policies = s.topics.clone(), s.ids.clone(), s.policies
+	return c
 }
 
 // Len is the number of topics.
@@ -240,20 +247,20 @@ func (s *State) sorted() []*topic {
 
 // put stores a topic under its name and identity.
 func (s *State) put(t *topic) {
-	s.topics.set(s.own, xxh3.HashString(t.rec.Name), t.rec.Name, t)
-	s.ids.set(s.own, hashID(t.rec.ID), t.rec.ID, t)
+	s.topics.set(s.own.Load(), xxh3.HashString(t.rec.Name), t.rec.Name, t)
+	s.ids.set(s.own.Load(), hashID(t.rec.ID), t.rec.ID, t)
 }
 
 func (s *State) remove(t *topic) {
-	s.topics.delete(s.own, xxh3.HashString(t.rec.Name), t.rec.Name)
-	s.ids.delete(s.own, hashID(t.rec.ID), t.rec.ID)
+	s.topics.delete(s.own.Load(), xxh3.HashString(t.rec.Name), t.rec.Name)
+	s.ids.delete(s.own.Load(), hashID(t.rec.ID), t.rec.ID)
 }
 
 // change is t as a topic that may be changed in place, with the change counted.
 func (s *State) change(t *topic) *topic {
-	if t.own != s.own {
+	if own := s.own.Load(); t.own != own {
 		c := *t
-		c.own = s.own
+		c.own = own
 		c.ranges = slices.Clone(t.ranges)
 		c.active = slices.Clone(t.active)
 		c.groups = maps.Clone(t.groups)
