@@ -19,7 +19,6 @@ type batch struct {
 	calls     []call
 	waiters   int           // goroutines in result
 	done      chan struct{} // made for the first waiter that does not lead
-	led       bool          // somebody waits in the store
 	over      bool          // the outcome is known
 	place     Placement
 	err       error
@@ -160,7 +159,7 @@ func (p *Producer) recycle(b *batch) {
 	b.calls = b.calls[:0]
 	b.lane, b.head, b.slab, b.frame, b.done, b.err = nil, nil, nil, nil, nil, nil
 	b.info, b.plan, b.waiters = record.Head{}, frontend.Dispatch{}, 0
-	b.led, b.over, b.isPlanned = false, false, false
+	b.over, b.isPlanned = false, false
 	for _, part := range b.parts {
 		part.leave(p)
 	}

@@ -64,10 +64,11 @@ func (l *lane) settle() {
 
 // send hands waiting batches to the store while the window allows. It is entered
 // and left with mu held and released around the store's work; one goroutine at a
-// time is in it. lead says that the caller is going to wait for what it sends.
-func (l *lane) send(lead bool) {
+// time is in it. mine, if not nil, is the batch that the caller is going to wait for
+// if it was handed over here, which is the answer: then nobody else reaps for it.
+func (l *lane) send(mine *batch) (handed bool) {
 	if l.sending {
-		return
+		return false
 	}
 	l.sending = true
 	p := l.p
@@ -94,12 +95,15 @@ func (l *lane) send(lead bool) {
 		}
 		l.flying++
 		b.head = l.head
-		b.req.Frame, b.req.Lead = b.frame, lead
+		b.req.Frame, b.req.Lead = b.frame, b == mine
 		p.mu.Unlock()
 		err := b.head.Append(&b.req)
 		p.mu.Lock()
 		if b.plan.Roll {
 			p.e.owed() // behind the batch that made it due
+		}
+		if err == nil && b == mine {
+			handed = true
 		}
 		if err != nil {
 			l.flying--
@@ -108,6 +112,7 @@ func (l *lane) send(lead bool) {
 		}
 	}
 	l.sending = false
+	return handed
 }
 
 // landed is the store's answer to a batch.
@@ -119,7 +124,7 @@ func (p *Producer) landed(b *batch) {
 	if !l.lingerOn {
 		l.settle()
 	}
-	l.send(false)
+	l.send(nil)
 	p.mu.Unlock()
 }
 
@@ -220,7 +225,7 @@ func (l *lane) linger() {
 		p.mu.Lock()
 		l.lingerOn = false
 		l.closeOpen()
-		l.send(false)
+		l.send(nil)
 		p.mu.Unlock()
 	})
 }

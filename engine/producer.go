@@ -151,7 +151,7 @@ func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, er
 	} else {
 		l.settle()
 	}
-	l.send(false)
+	l.send(nil)
 	p.mu.Unlock()
 	return nil
 }
@@ -196,7 +196,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 			return b, b.build.Len() - 1, nil
 		case errors.Is(err, record.ErrBatchFull):
 			l.closeOpen()
-			l.send(false)
+			l.send(nil)
 			for len(l.waiting) >= p.opts.MaxInFlight && !p.moving {
 				if err := p.wait(ctx); err != nil {
 					return nil, 0, err
@@ -249,10 +249,9 @@ func (p *Producer) depart(b *batch) (lead *store.Segment) {
 	}
 	if b.lane == l && l.open == b {
 		l.settle()
-		l.send(true)
-	}
-	if b.head != nil && !b.over && !b.led {
-		b.led, lead = true, b.head
+		if l.send(b) {
+			lead = b.head
+		}
 	}
 	p.mu.Unlock()
 	return lead
@@ -294,7 +293,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 	for p.pending > 0 {
 		for _, l := range slices.Clone(p.lanes) {
 			l.closeOpen()
-			l.send(false)
+			l.send(nil)
 		}
 		if p.pending > 0 {
 			if err := p.wait(ctx); err != nil {

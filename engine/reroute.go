@@ -81,7 +81,7 @@ func (l *lane) findHead() {
 	}
 	l.finding = false
 	l.settle()
-	l.send(false)
+	l.send(nil)
 	p.changed.Broadcast()
 }
 

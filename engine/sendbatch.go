@@ -212,7 +212,7 @@ func (p *Producer) dispatch(b *batch) {
 	first.closeOpen()
 	b.lane = first
 	first.waiting = append(first.waiting, b)
-	first.send(false)
+	first.send(nil)
 }
 
 // spread cuts a batch up over the lanes its records belong to.
@@ -232,7 +232,7 @@ func (p *Producer) spread(b *batch) {
 	p.moving = false
 	p.changed.Broadcast()
 	for _, l := range lanes {
-		l.send(false)
+		l.send(nil)
 	}
 }
 

@@ -379,9 +379,7 @@ func (f *Frontend) AdoptOffsets(id fence.RangeID, segment fence.SegmentID, last 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.at(id); !r.open || r.head.segment == segment {
-		r.adopt(last)
-	}
+	s.at(id).adopt(last)
 }
 
 func (r *rng) adopt(last uint64) {

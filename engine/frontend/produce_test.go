@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/fence"
@@ -431,45 +431,52 @@ func TestAdoptOffsetsOfAHeadThatIsNotCached(t *testing.T) {
 	want(t, "mark", fmt.Sprint(m, err), "5 <nil>")
 }
 
-// Everybody who needs the same head at the same time gets it from one registration.
+// Everybody who needs the same head at the same time gets it from one registration, or its error.
 func TestOneRegistrationForMany(t *testing.T) {
-	truth := newTruth(t, 1)
-	var mu sync.Mutex
-	registered := 0
-	gate := make(chan struct{})
-	f := newFrontend(t, func(o *Options) {
-		o.Command = func(_ string, cmd cp.Command) cp.Reply {
-			if _, ok := cmd.(cp.RegisterSegment); ok {
-				<-gate
-				mu.Lock()
-				defer mu.Unlock()
-				registered++
-			}
-			return truth.apply(cmd)
-		}
-	})
-	if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
-		t.Fatal(err)
-	}
 	const n = 32
-	var wg sync.WaitGroup
-	firsts := make([]uint64, n)
-	for i := range n {
-		wg.Go(func() {
-			d, err := f.PlanBatch(testTopic, BatchInfo{Count: 2})
-			if err != nil {
-				t.Error(err)
+	for _, refusal := range []error{nil, errors.New("no answer")} {
+		synctest.Test(t, func(t *testing.T) {
+			truth := newTruth(t, 1)
+			registered := 0
+			gate := make(chan struct{})
+			f := newFrontend(t, func(o *Options) {
+				o.Command = func(_ string, cmd cp.Command) cp.Reply {
+					if _, ok := cmd.(cp.RegisterSegment); ok {
+						registered++ // a second one at the same time would be a race, too
+						<-gate
+						if refusal != nil {
+							return cp.Reply{Err: refusal}
+						}
+					}
+					return truth.apply(cmd)
+				}
+			})
+			if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
+				t.Fatal(err)
 			}
-			firsts[i] = d.First
+			firsts := make([]uint64, n)
+			for i := range n {
+				go func() {
+					d, err := f.PlanBatch(testTopic, BatchInfo{Count: 2})
+					if !errors.Is(err, refusal) {
+						t.Error(err)
+					}
+					firsts[i] = d.First
+				}()
+			}
+			synctest.Wait() // all of them wait for the one
+			close(gate)
+			synctest.Wait()
+			want(t, "registrations", registered, 1)
+			if refusal != nil {
+				return
+			}
+			slices.Sort(firsts)
+			for i, first := range firsts {
+				if first != uint64(2*i) {
+					t.Fatalf("reservations overlap or leave a gap: %v", firsts)
+				}
+			}
 		})
-	}
-	close(gate)
-	wg.Wait()
-	want(t, "registrations", registered, 1)
-	slices.Sort(firsts)
-	for i, first := range firsts {
-		if first != uint64(2*i) {
-			t.Fatalf("reservations overlap or leave a gap: %v", firsts)
-		}
 	}
 }

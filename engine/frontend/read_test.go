@@ -97,11 +97,26 @@ func TestReadStepsOverAHole(t *testing.T) {
 	want(t, "extent", fmt.Sprint(e.Segment.ID, e.From, e.Limit, err), fmt.Sprint(seg(root(), 2), 6, 9, nil))
 	got, err := w.f.Read(root(), 3, 10, w.s.read)
 	want(t, "read", fmt.Sprint(got[0].Offset, len(got), err), "6 3 <nil>")
-	if err := w.f.DeleteSegment(seg(root(), 2)); err != nil {
-		t.Fatal(err)
+	w.expire(2)
+	_, err = w.f.Locate(root(), 4)
+	wantErr(t, err, io.EOF)
+	// Empty segments behind the hole serve nothing.
+	for range 2 {
+		if _, err := w.f.OpenHead(root(), 1); err != nil {
+			t.Fatal(err)
+		}
+		w.roll(root())
 	}
 	_, err = w.f.Locate(root(), 4)
 	wantErr(t, err, io.EOF)
+	w.n(2)
+	for range 2 {
+		e, err = w.f.Locate(root(), 4)
+		want(t, "behind empty ones", fmt.Sprint(e.Segment.ID, e.From, e.Limit, err), fmt.Sprint(seg(root(), 5), 9, 11, nil))
+		if _, ok := w.f.ActiveRoll(root()); ok {
+			w.roll(root())
+		}
+	}
 }
 
 // A sealed segment that does not hold what was promised is an error and never the end (incident C7);

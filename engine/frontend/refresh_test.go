@@ -423,3 +423,73 @@ func TestFetchOfARecreatedTopic(t *testing.T) {
 	wantErr(t, err, cp.ErrNoSuchTopic)
 	want(t, "next", plan1(t, b).Range, fence.RangeID{Topic: topicID(2)})
 }
+
+// While a topic is fetched, a command is committed and mirrored: what was read before it is not put over it.
+func TestFetchOvertakenByACommand(t *testing.T) {
+	c := newTruth(t, 1)
+	var f *Frontend
+	meanwhile := func() {}
+	f = newFrontend(t, func(o *Options) {
+		o.Command = c.command
+		o.Fetch = func(topic string) ([]byte, error) {
+			export, err := c.fetch(topic)
+			meanwhile()
+			meanwhile = func() {}
+			return export, err
+		}
+	})
+	if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
+		t.Fatal(err)
+	}
+	c.do(cp.RegisterSegment{ID: seg(root(), 0), Replicas: []cp.NodeID{"n9"}}) // unknown to f
+	meanwhile = func() {
+		cmd := cp.BindTopicPolicy{Topic: testTopic, Policy: "p"}
+		c.do(cmd)
+		f.ApplyCommitted(cmd)
+	}
+	want(t, "found by fetching", plan1(t, f).Primary, "n9")
+	name, err := f.TopicPolicyName(testTopic)
+	want(t, "bound meanwhile", fmt.Sprintf("%s %v", name, err), "p <nil>")
+}
+
+// A replay raises the view's count of changes without changing anything; a fetch is believed all the same.
+func TestFetchAfterAReplay(t *testing.T) {
+	c, a, b := pair(t, 1, true)
+	b.StartJournal()
+	for range 5 {
+		if err := b.BindTopicPolicy(testTopic, "p"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Refresh(c.snapshot(), nil)
+	plan1(t, a)
+	want(t, "B joins A's segment", plan1(t, b).Segment, seg(root(), 0))
+	want(t, "registered", len(c.log), 7)
+}
+
+// A fetch that brings nothing usable leaves the view as it was.
+func TestFetchOfRubbish(t *testing.T) {
+	c := newTruth(t, 1)
+	f := c.front(false, func(o *Options) {
+		o.Fetch = func(string) ([]byte, error) { return []byte("rubbish"), nil }
+	})
+	if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
+		t.Fatal(err)
+	}
+	c.do(cp.RegisterSegment{ID: seg(root(), 0), Replicas: []cp.NodeID{"n9"}})
+	_, err := f.PlanBatch(testTopic, BatchInfo{Count: 1})
+	wantErr(t, err, cp.ErrSegmentExists)
+	if _, err := f.Topic(testTopic); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A topic that the control plane no longer has is gone here too once that shows.
+func TestFetchOfADeletedTopic(t *testing.T) {
+	_, a, b := pair(t, 1, true)
+	if err := a.DeleteTopic(testTopic); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.PlanBatch(testTopic, BatchInfo{Count: 1})
+	wantErr(t, err, cp.ErrNoSuchTopic)
+}

@@ -64,7 +64,23 @@ func TestPlannedBatchOwesARoll(t *testing.T) {
 	if d, err = w.f.PlanBatch(testTopic, BatchInfo{Count: 1, Bytes: 1}); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "owed", w.owed().Segment, d.Segment)
+	want(t, "owed", fmt.Sprint(w.owed().Segment, d.Roll), fmt.Sprint(d.Segment, true))
+	d, err = w.f.PlanBatch(testTopic, BatchInfo{Count: 1, Bytes: 1})
+	want(t, "since before", fmt.Sprint(d.Roll, err), "false <nil>")
+}
+
+// The old primary named an end above the one that a failover recorded. The range sits too high until its
+// successor opens, which is exactly at the recorded end, and what is planned into it begins there.
+func TestSuccessorOfAFailoverBelowTheRefusal(t *testing.T) {
+	c, a, _ := pair(t, 1, true)
+	for range 3 {
+		plan1(t, a)
+	}
+	a.ForgetSealed(root(), seg(root(), 0), 9)
+	c.do(cp.SealSegment{ID: seg(root(), 0), Length: 2, At: 1})
+	d := plan1(t, a)
+	want(t, "successor", fmt.Sprint(d.Segment, d.Base, d.First), fmt.Sprint(seg(root(), 1), 2, 2))
+	want(t, "and on", plan1(t, a).First, 3)
 }
 
 // Three rolls: sequences 0, 1, 2, starts 0, 1, 2.

@@ -46,7 +46,6 @@ func (s *Segment) Append(a *Append) error {
 	}
 	a.head, a.Err, a.Duplicate = head, nil, false
 	a.First, a.Last = 0, 0
-	a.gate.reset()
 
 	sh := s.shard
 	sh.mu.Lock()
@@ -54,6 +53,7 @@ func (s *Segment) Append(a *Append) error {
 		sh.mu.Unlock()
 		return err
 	}
+	a.gate.reset()
 	s.queue.push(a)
 	s.queued += int64(len(a.Frame))
 	sh.markReady(s)
