@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -418,6 +419,14 @@ func TestTailCases(t *testing.T) {
 			if c.state == Torn && c.holes == 0 && v.Cut.Length == 0 {
 				t.Error("torn, and nothing was set aside")
 			}
+			rep, err := Verify(d, seg1, nil)
+			if c.state == Damaged {
+				if !errors.Is(err, ErrDamaged) || rep.State != Damaged {
+					t.Errorf("Verify: %s, %v", rep.State, err)
+				}
+			} else if err != nil || rep.State != c.state || rep.Cut != v.Cut || rep.End != v.End {
+				t.Errorf("Verify: %s, cut %+v, %v", rep.State, rep.Cut, err)
+			}
 			before := contents(t, d, seg1)
 			checkAside(t, refence(t, rng, d, v, frames[:c.frames]), v, before)
 		})
@@ -456,6 +465,51 @@ func checkAside(t *testing.T, d disk.Disk, v *Verdict, before []byte) {
 	have := contents(t, d, seg1)[v.Cut.Position:min(v.Cut.Position+v.Cut.Length, int64(len(before)))]
 	if string(have) != string(before[v.Cut.Position:v.Cut.Position+int64(len(have))]) {
 		t.Error("bytes that were set aside changed")
+	}
+}
+
+// A stretch longer than the search, gone from a file that had zeros or an earlier
+// life in it, is not taken for the end: frames far behind it still tell.
+func TestALongStretchIsGone(t *testing.T) {
+	d := newDisk(1)
+	p, err := NewPool(d, PoolOptions{SegmentBytes: 16 << 20})
+	must(t, err)
+	p.noteFull(16<<20, time.UnixMilli(testNow))
+	steps(t, p, time.UnixMilli(testNow))
+	w := create(t, p, testMeta(1))
+	if w.hdr.blocks != 16<<20 {
+		t.Fatalf("the file was %d bytes long", w.hdr.blocks)
+	}
+	frames := write(t, w, rand.New(rand.NewPCG(1, 1)), 100, 1, 80_000)
+	must(t, w.Close())
+	wipe(t, d, seg1, frames[10].pos, frames[10].pos+3<<20)
+	v := mustRecover(t, d, seg1)
+	if v.State != Damaged || v.End.Offset != 1100 || len(v.Holes) != 1 || v.Holes[0].Position != frames[10].pos {
+		t.Fatalf("%s (%s) at %d, holes %+v", v.State, v.Why, v.End.Offset, v.Holes)
+	}
+}
+
+// A frame of a later version is not damage: nothing is decided about the file.
+func TestNewerFrame(t *testing.T) {
+	d := newDisk(1)
+	w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+	frames := write(t, w, rand.New(rand.NewPCG(1, 1)), 10, 1, 1000)
+	patch(t, d, seg1, frames[5].pos, frames[5].pos+record.HeaderSize, func(b []byte) {
+		b[4]++
+		putCRC(b[record.HeaderSize-4:], b[:record.HeaderSize-4], w.Meta().Salt)
+	})
+	if _, err := Recover(d, seg1); !errors.Is(err, ErrNewer) {
+		t.Errorf("Recover: %v", err)
+	}
+	fenceNow(t, w)
+	r, err := OpenReader(d, seg1)
+	must(t, err)
+	defer r.Close()
+	if err := Scan(r, func(int64, record.Head, []byte) error { return nil }); !errors.Is(err, ErrNewer) {
+		t.Errorf("Scan: %v", err)
+	}
+	if _, err := Verify(d, seg1, nil); !errors.Is(err, ErrNewer) {
+		t.Errorf("Verify: %v", err)
 	}
 }
 

@@ -199,11 +199,15 @@ func readHeader(b []byte) (h header, s headerState, why string) {
 	return h, headerValid, ""
 }
 
-// saltedCRC is a CRC-32C that begins with the salt, so that bytes of another
-// segment, or of the file's earlier life, do not pass.
+// saltedCRC is a CRC-32C that begins with the salt, as frame headers' do (see
+// record/header.go), so that bytes of another segment, or of the file's earlier
+// life, do not pass.
 func saltedCRC(b []byte, salt uint64) uint32 {
-	return crc32.Update(uint32(salt>>32)^uint32(salt), castagnoli, b)
+	return crc32.Update(uint32(salt*saltFactor>>32), castagnoli, b)
 }
+
+// saltFactor spreads salts that differ in few bits over the CRC's 32.
+const saltFactor = 0x9e3779b97f4a7c15
 
 func alignBlock(n int64) int64 { return (n + block - 1) &^ (block - 1) }
 

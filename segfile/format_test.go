@@ -116,6 +116,10 @@ func TestRoundTrips(t *testing.T) {
 	if string(mark[:4]) != frameMagic || binary.LittleEndian.Uint32(mark) != frameWord {
 		t.Errorf("frames start with %q", mark[:4])
 	}
+	record.Stamp(mark, 5, 6, h.Salt)
+	if n := record.HeaderSize - 4; saltedCRC(mark[:n], h.Salt) != binary.LittleEndian.Uint32(mark[n:]) {
+		t.Error("package record takes the salt in another way")
+	}
 	copied, table, ok := splitStart(mark[record.HeaderSize:])
 	if !ok || copied != h {
 		t.Errorf("start mark: %v %+v", ok, copied)

@@ -277,6 +277,7 @@ type recovery struct {
 	next    uint64    // its base offset
 	durable int64     // the highest durable position seen
 	lag     int64     // the furthest a frame's end was from its durable position
+	longest int64     // frame seen
 	pending []located // frames in the chain that end behind durable
 	tail    int64     // end of the last frame with records that was taken, unaligned
 	stop    uint64    // records from this offset on are not part of the segment; 0 = all are
@@ -311,7 +312,7 @@ func (r *recovery) chain() error {
 		}
 		r.prove(h.Durable)
 		end := r.pos + int64(h.FrameLen)
-		r.lag = max(r.lag, end-h.Durable)
+		r.lag, r.longest = max(r.lag, end-h.Durable), max(r.longest, int64(h.FrameLen))
 		r.pending = append(r.pending, located{r.pos, h})
 		if end <= r.durable {
 			r.commit(len(r.pending))

@@ -63,10 +63,37 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	if err := r.search(&s, from, r.pos+reach); err != nil {
 		return s, err
 	}
+	if !s.behind && (s.kind == breakBlank || s.kind == breakStale) {
+		if err := r.probe(&s, from); err != nil {
+			return s, err
+		}
+	}
 	if f := &s.first; s.behind && bad == nil && r.pos%block != 0 && f.pos == alignBlock(r.pos) && f.head.Base == r.next {
 		s.joined, err = r.win.whole(f.pos, &f.head)
 	}
 	return s, err
+}
+
+// probes are how far behind an end that looks clean is looked again, in one
+// window each: what got lost there may be longer than the search.
+var probes = [...]int64{4 << 20, 16 << 20}
+
+// probe looks for frames far behind. Where frames were written at all, a stretch
+// as long as the longest of them holds a header.
+func (r *recovery) probe(s *sight, from int64) error {
+	far := *r
+	far.one = true
+	for _, off := range probes {
+		var found sight
+		at := r.pos + off
+		if err := far.search(&found, at, at+min(r.longest+2*block, windowMax)); err != nil {
+			return err
+		}
+		if found.behind {
+			return r.search(s, from, found.first.pos+searchMax)
+		}
+	}
+	return nil
 }
 
 // classify says what lies at the break itself, as far as one look can tell.

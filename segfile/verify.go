@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -133,7 +134,7 @@ func (s *scrub) frames() error {
 	r := &recovery{v: &Verdict{Name: s.rep.Name}, o: s.o, win: s.o.win, salt: s.o.hdr.Salt, one: true}
 	for pos < end.Position && (s.tally.next < end.Offset || !partial) {
 		if len(holes) > 0 && holes[0].Position == pos {
-			if holes[0].Records > 0 {
+			if holes[0].Records > 0 || s.v.fault(pos) {
 				s.problem(pos, fmt.Sprintf("a hole of %d records is on record", holes[0].Records))
 			}
 			s.rep.Holes = append(s.rep.Holes, holes[0])
@@ -159,6 +160,11 @@ func (s *scrub) frames() error {
 		s.problem(end.Position, fmt.Sprintf("the frames end at offset %d with %d bytes, the segment at %+v", s.tally.next, s.tally.bytes, end))
 	}
 	return nil
+}
+
+// fault says whether recovery found damage at a place.
+func (v *Verdict) fault(at int64) bool {
+	return slices.ContainsFunc(v.Faults, func(f *CorruptError) bool { return f.Byte == at })
 }
 
 // frame checks what lies at pos and says where the next thing is.

@@ -20,8 +20,8 @@ type window struct {
 	size int64
 
 	arena *disk.Arena // where buf comes from, nil if from the heap
-	buf   []byte
-	at    int64 // buf[:n] is the file from at
+	buf   []byte      // windowMax bytes, or nil until something is read
+	at    int64       // buf[:n] is the file from at
 	n     int
 	step  int // length of the last read
 
@@ -34,22 +34,30 @@ const (
 )
 
 func newWindow(d disk.Disk, f disk.File, size int64) *window {
-	w := &window{f: f, size: size, step: block}
-	if a := d.Arena(); a != nil {
-		if b, ok := a.Alloc(windowMax); ok {
-			w.arena, w.buf = a, b
-			return w
+	return &window{f: f, size: size, arena: d.Arena(), step: block}
+}
+
+// room makes sure that there is a buffer: from the arena, whose pages are larger,
+// unless it is full.
+func (w *window) room() {
+	if w.buf != nil {
+		return
+	}
+	if w.arena != nil {
+		if b, ok := w.arena.Alloc(windowMax); ok {
+			w.buf = b
+			return
 		}
+		w.arena = nil
 	}
 	w.buf = make([]byte, windowMax)
-	return w
 }
 
 func (w *window) close() {
-	if w.arena != nil {
+	if w.arena != nil && w.buf != nil {
 		w.arena.Free(w.buf)
 	}
-	w.arena, w.buf, w.n = nil, nil, 0
+	w.buf, w.n = nil, 0
 }
 
 // get returns n bytes at pos, fewer only at the end of the file. They are good
@@ -94,6 +102,7 @@ func (w *window) fill(pos int64, n int) error {
 }
 
 func (w *window) load(start int64, n int) error {
+	w.room()
 	w.n = 0
 	want := int(min(int64(n), alignBlock(w.size)-start))
 	got, err := w.f.ReadAt(w.buf[:want], start)
