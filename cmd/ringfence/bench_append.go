@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/bench"
+	"github.com/ringfence/ringfence/segfile/record"
+	"github.com/spf13/cobra"
+)
+
+type benchFlags struct {
+	record, batch, segment, retain sizeFlag
+	records, inFlight, workers     int
+	compress                       string
+	seconds, rate                  float64
+	rollEvery                      time.Duration
+	floor, suite, markdown         bool
+	runs                           int
+	rows                           []string
+	dir                            string
+	allowErrors                    bool
+}
+
+func (a *app) benchAppendCommand() *cobra.Command {
+	f := benchFlags{record: 1024, batch: 1 << 20, segment: 64 << 20, retain: 256 << 20, inFlight: 4, workers: 1, compress: "none"}
+	cmd := &cobra.Command{
+		Use:   "append",
+		Short: "Measure appends",
+		Long: `Store records in one range of an engine of its own, in a temporary directory below
+--dir, and report rate, latency, flushes and CPU. The records are read back and
+checked afterwards.
+
+With a retention (the default) segment files are written again and again, so the
+steady state is measured; --retain 0 measures a directory that only grows. With
+--rate latency counts from when a batch was due, and a run that does not reach the
+rate is no result. --floor runs fio with the same shape beside it (a plain loop
+where fio is missing) and prints the ratio. --suite runs the performance table:
+every row several times, floor and engine in turn, and the medians.`,
+		Example: `  ringfence bench append --floor
+  ringfence bench append --record 100 --batch 256KiB --records 1000 --in-flight 8
+  ringfence bench append --batch 0 --workers 64 --seconds 10
+  ringfence bench append --suite --rows 1m,one-p50 --runs 9`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkIO(a.engine); err != nil {
+				return err
+			}
+			if f.suite {
+				return a.benchSuite(cmd.Context(), f)
+			}
+			return a.benchAppend(cmd.Context(), f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.Var(&f.record, "record", "payload bytes of a record, key included")
+	fl.Var(&f.batch, "batch", "bytes of a batch that is filled in place; 0 stores record by record")
+	fl.IntVar(&f.records, "records", 0, "most records of a batch; 0 is as many as fit")
+	fl.IntVar(&f.inFlight, "in-flight", f.inFlight, "batches each worker has in flight (1 without batches)")
+	fl.IntVar(&f.workers, "workers", f.workers, "goroutines that store")
+	fl.Var(&f.segment, "segment", "size at which segments roll")
+	fl.Var(&f.retain, "retain", "what the range keeps, so that files are recycled; 0 keeps everything")
+	fl.StringVar(&f.compress, "compress", f.compress, "none, s2 or zstd")
+	fl.Float64Var(&f.seconds, "seconds", 0, "how long to measure (default 5; 2 for each run of the suite)")
+	fl.Float64Var(&f.rate, "rate", 0, "batches a second; 0 is as fast as it goes")
+	fl.DurationVar(&f.rollEvery, "roll-every", 0, "close the segment this often")
+	fl.BoolVar(&f.floor, "floor", false, "measure the device without an engine beside it")
+	fl.BoolVar(&f.suite, "suite", false, "run the whole performance table")
+	fl.BoolVar(&f.markdown, "markdown", false, "print the suite's table as Markdown")
+	fl.IntVar(&f.runs, "runs", 5, "runs of each row of the suite")
+	fl.StringSliceVar(&f.rows, "rows", nil, "rows of the suite: "+strings.Join(bench.RowIDs(), ", "))
+	fl.StringVar(&f.dir, "dir", "", "where to make the temporary directory (default: --data-dir's file system, else the current directory's)")
+	fl.BoolVar(&f.allowErrors, "allow-errors", false, "print rates although appends failed")
+	return cmd
+}
+
+// benchDir is where a benchmark works. It is never the system's temporary
+// directory by default: that is often memory.
+func (a *app) benchDir(f benchFlags) (string, error) {
+	if f.dir != "" {
+		return f.dir, nil
+	}
+	if _, set := a.env(dataDirVar); a.dataDirGiven() || set {
+		return a.resolveDataDir(false)
+	}
+	return os.Getwd()
+}
+
+func (a *app) benchAppend(ctx context.Context, f benchFlags) (err error) {
+	codec, err := record.ParseCodec(f.compress)
+	if err != nil {
+		return usageError{fmt.Errorf("--compress is %q: want none, s2 or zstd", f.compress)}
+	}
+	base, err := a.benchDir(f)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(base, "ringfence-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	seconds := f.seconds
+	if seconds == 0 {
+		seconds = 5
+	}
+	w := bench.Append{IO: a.engine, RecordSize: int(f.record), BatchBytes: int(f.batch), BatchRecords: f.records, InFlight: f.inFlight, Workers: f.workers,
+		Codec: codec, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), RollEvery: f.rollEvery, Seconds: seconds, Rate: f.rate, AllowErrors: f.allowErrors}
+	if w.BatchBytes == 0 {
+		w.InFlight = 1
+	}
+	bar := a.progress("bench", int64(seconds*1000), func(ms int64) string { return fmt.Sprintf("%.1f s", float64(ms)/1000) })
+	w.Progress = func(done time.Duration, _ int64) { bar.set(done.Milliseconds()) }
+	res, floor, err := a.measureAppend(ctx, w, dir, f.floor)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	return a.reportAppend(res, floor, dir)
+}
+
+// measureAppend runs the workload and, if wanted, the floor of its shape just before.
+func (a *app) measureAppend(ctx context.Context, w bench.Append, dir string, withFloor bool) (res bench.Result, floor *bench.Floor, err error) {
+	run, err := w.Start(ctx, dir+"/data")
+	if err != nil {
+		return res, nil, err
+	}
+	defer func() { err = errors.Join(err, run.Close()) }()
+	if withFloor {
+		scratch, err := bench.NewScratch(dir)
+		if err != nil {
+			return res, nil, err
+		}
+		defer scratch.Close()
+		f, err := bench.Measure(ctx, scratch, floorShape(w))
+		if err != nil {
+			return res, nil, err
+		}
+		floor = &f
+	}
+	if res, err = run.Measure(ctx); err != nil {
+		return res, floor, err
+	}
+	if res.Sent.Errors == 0 {
+		res.ReadBack, err = run.ReadBack(ctx)
+	}
+	return res, floor, err
+}
+
+// floorShape is the device's side of a workload: durable writes of a batch each.
+func floorShape(w bench.Append) bench.Shape {
+	block, depth := w.BatchBytes, w.InFlight*w.Workers
+	if w.BatchRecords > 0 {
+		block = min(block, w.BatchRecords*(w.RecordSize+16))
+	}
+	if block == 0 { // record by record: what waits shares one flush
+		block, depth = w.RecordSize*w.Workers, 1
+	}
+	block = (block + 4095) / 4096 * 4096
+	return bench.Shape{Durable: true, Grow: w.RetainBytes == 0, Block: block, Depth: min(depth, 64), Seconds: w.Seconds}
+}
+
+func (a *app) reportAppend(res bench.Result, floor *bench.Floor, dir string) error {
+	host := bench.ThisHost(dir)
+	out := struct {
+		Host   bench.Host   `json:"host"`
+		Result bench.Result `json:"result"`
+		Floor  *bench.Floor `json:"floor,omitempty"`
+		Ratio  *float64     `json:"ratio,omitempty"`
+	}{Host: host, Result: res, Floor: floor}
+	ok, why := res.Valid()
+	if ok && floor != nil {
+		ratio := res.MBps() / floor.MBps
+		out.Ratio = &ratio
+	}
+	err := a.report(out, func() {
+		a.printf("%s\n\n%s", host, res.String())
+		if floor == nil {
+			return
+		}
+		a.printf("\nfloor: %s, %s, buffers on %s\n  rate        %.1f MB/s, %.0f writes/s\n  latency     %s\n  CPU         %.3f s/GiB\n",
+			floor.Shape, floor.Tool, floor.Pages, floor.MBps, floor.OpsPerS, floor.Latency, floor.CPU)
+		if !strings.HasPrefix(floor.Tool, "fio") {
+			a.printf("  (fio is not installed; with it the floor is the usual one: apt-get install fio)\n")
+		}
+		if out.Ratio != nil {
+			a.printf("\nratio: %.2f of the floor's rate in payload bytes\n", *out.Ratio)
+		}
+	})
+	if err == nil && !ok {
+		err = unproven{errors.New(why)}
+	}
+	return err
+}
+
+func (a *app) benchSuite(ctx context.Context, f benchFlags) error {
+	dir, err := a.benchDir(f)
+	if err != nil {
+		return err
+	}
+	s := bench.Suite{Dir: dir, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, Child: a.fillAndKill,
+		Say: func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }}
+	t, err := s.Run(ctx)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for _, o := range t.Outcomes {
+		if o.Error != "" {
+			failed++
+		}
+	}
+	err = a.report(t, func() {
+		if f.markdown {
+			a.printf("%s", t.Markdown())
+		} else {
+			a.printTable(t)
+		}
+	})
+	if err == nil && failed > 0 {
+		err = unproven{fmt.Errorf("%s could not be measured", plural(failed, "row"))}
+	}
+	return err
+}
+
+func (a *app) printTable(t bench.Table) {
+	a.printf("\n%s\nfloor: %s; %.1f s a measurement\n\n", t.Host, t.Floor, t.Seconds)
+	rows := [][]string{{"ROW", "WORKLOAD", "UNIT", "ENGINE", "FLOOR", "RATIO", "WANTED", ""}}
+	reached := 0
+	for _, o := range t.Outcomes {
+		verdict := "missed"
+		switch {
+		case o.Error != "":
+			verdict = "failed: " + o.Error
+		case o.Reached:
+			verdict = "reached"
+			reached++
+		}
+		rows = append(rows, []string{o.ID, o.Name, o.Unit, bench.Figure(o.Median.Engine), bench.Figure(o.Median.Floor),
+			fmt.Sprintf("%.2f", o.Median.Ratio), o.Wanted(), verdict})
+	}
+	a.table(rows...)
+	a.printf("\n%d of %d rows reached\n", reached, len(t.Outcomes))
+}

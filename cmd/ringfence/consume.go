@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+type consumeFlags struct {
+	group  string
+	from   string
+	max    int64
+	follow bool
+	format string
+}
+
+func (a *app) consumeCommand() *cobra.Command {
+	var f consumeFlags
+	cmd := &cobra.Command{
+		Use:   "consume TOPIC",
+		Short: "Print the records of a topic",
+		Long: `Print a topic's records to standard output; records of one key come in the order
+they were written. The end of a run names the cursor to go on from.
+
+With --group the position is kept in the data directory. It is committed at least
+once a second, after what was printed, so a run that is killed may print its last
+records again and never leaves one out.
+Without --from a group goes on where it stopped, and everything else begins at the
+start. --from TIME is RFC 3339, or milliseconds since 1970.`,
+		Example: `  ringfence consume logs --from start
+  ringfence consume logs --group billing --follow --format json
+  ringfence consume logs --from 2024-05-01T12:00:00Z --max 100`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.consume(cmd.Context(), args[0], f) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.group, "group", "", "keep the position under this name")
+	fl.StringVar(&f.from, "from", "", "start, end, a cursor or a time")
+	fl.Int64Var(&f.max, "max", 0, "stop after this many records; 0 is all")
+	fl.BoolVar(&f.follow, "follow", false, "wait for more records at the end")
+	fl.StringVar(&f.format, "format", "value", "value (one a line), json (one a line), or raw (values with nothing between)")
+	return cmd
+}
+
+// consumeReport ends a run with --json, on standard error: standard output is the records'.
+type consumeReport struct {
+	Topic   string `json:"topic"`
+	Records int64  `json:"records"`
+	Skipped uint64 `json:"skipped"`
+	Cursor  string `json:"cursor"`
+}
+
+func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
+	from, err := parseFrom(f.from, f.group, time.Now())
+	if err != nil {
+		return err
+	}
+	write, err := recordWriter(f.format)
+	if err != nil {
+		return err
+	}
+	return a.withEngine(ctx, false, func(ctx context.Context, e *engine.Engine) error {
+		c, err := e.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: f.group, From: from})
+		if err != nil {
+			return missingTopic(topic, err)
+		}
+		s := consumeReport{Topic: topic}
+		p := &printer{app: a, c: c, flags: f, report: &s, out: bufio.NewWriterSize(a.out, 256<<10), write: write}
+		err = p.run(ctx)
+		s.Cursor = c.Cursor()
+		err = errors.Join(err, c.Close())
+		if errors.Is(err, context.Canceled) && f.follow {
+			err = nil // that is how following ends
+		}
+		if a.json {
+			if jerr := json.NewEncoder(a.err).Encode(s); err == nil {
+				err = jerr
+			}
+		} else if err == nil {
+			fmt.Fprintf(a.err, "%s; go on with --from %s\n", plural(s.Records, "record"), s.Cursor)
+		}
+		return err
+	})
+}
+
+// pageRecords bounds a page.
+const pageRecords = 4096
+
+// A group commits after so many records, or so long, and at the end.
+const (
+	commitRecords = 64 << 10
+	commitEvery   = time.Second
+)
+
+// printer prints pages and commits what was printed.
+type printer struct {
+	*app
+	c       *engine.Consumer
+	flags   consumeFlags
+	report  *consumeReport
+	out     *bufio.Writer
+	write   func(*bufio.Writer, *engine.ConsumedRecord) error
+	pending int64 // records and skips since the last commit
+	commits time.Time
+}
+
+func (p *printer) run(ctx context.Context) error {
+	p.commits = time.Now()
+	for p.flags.max == 0 || p.report.Records < p.flags.max {
+		page, err := p.next(ctx)
+		if err == nil {
+			err = p.print(page)
+		}
+		if err != nil {
+			return errors.Join(err, p.commit(context.WithoutCancel(ctx)))
+		}
+		if page.CaughtUp && !p.flags.follow {
+			break
+		}
+		if p.pending >= commitRecords || time.Since(p.commits) >= commitEvery {
+			if err := p.commit(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return p.commit(ctx)
+}
+
+// next is the next page. What is printed is shown before a follower waits.
+func (p *printer) next(ctx context.Context) (engine.Page, error) {
+	want := int64(pageRecords)
+	if p.flags.max > 0 {
+		want = min(want, p.flags.max-p.report.Records)
+	}
+	page, err := p.c.Fetch(int(want))
+	if err != nil || !page.CaughtUp || !p.flags.follow {
+		return page, err
+	}
+	if err := p.commit(ctx); err != nil {
+		return page, err
+	}
+	return p.c.Poll(ctx, int(want))
+}
+
+func (p *printer) print(page engine.Page) error {
+	for _, skip := range page.Skips {
+		why := "retention removed them"
+		if skip.Damaged {
+			why = "they were damaged and their loss was accepted"
+		}
+		p.report.Skipped += skip.Offsets
+		fmt.Fprintf(p.err, "ringfence: range %d: %s from %d on are gone: %s\n", skip.Range, plural(skip.Offsets, "offset"), skip.From, why)
+	}
+	for i := range page.Records {
+		if err := p.write(p.out, &page.Records[i]); err != nil {
+			return fmt.Errorf("standard output: %w", err)
+		}
+	}
+	p.report.Records += int64(len(page.Records))
+	p.pending += int64(len(page.Records) + len(page.Skips))
+	return nil
+}
+
+// commit shows what was printed, then stores the group's position: a record is
+// never skipped because of a kill, at worst printed again.
+func (p *printer) commit(ctx context.Context) error {
+	if err := p.out.Flush(); err != nil {
+		return fmt.Errorf("standard output: %w", err)
+	}
+	p.commits = time.Now()
+	if p.flags.group == "" || p.pending == 0 {
+		return nil
+	}
+	p.pending = 0
+	return p.c.Commit(ctx)
+}
+
+// parseFrom reads --from. A number is a time in milliseconds; cursors are never
+// numbers, they are far longer.
+func parseFrom(text, group string, now time.Time) (engine.From, error) {
+	switch {
+	case text == "" && group != "":
+		return engine.FromGroup(), nil
+	case text == "" || text == "start":
+		return engine.FromStart(), nil
+	case text == "end":
+		return engine.FromEnd(), nil
+	}
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return engine.FromTime(t), nil
+	}
+	if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return engine.FromTime(time.UnixMilli(ms)), nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return engine.FromTime(now.Add(-d)), nil
+	}
+	if len(text) < 16 || strings.ContainsAny(text, " :") {
+		return engine.From{}, usageError{fmt.Errorf("--from is %q: want start, end, a cursor, a time like 2024-05-01T12:00:00Z, or how long ago, like 15m", text)}
+	}
+	return engine.FromCursor(text), nil
+}
+
+func recordWriter(format string) (func(*bufio.Writer, *engine.ConsumedRecord) error, error) {
+	switch format {
+	case "value":
+		return func(w *bufio.Writer, r *engine.ConsumedRecord) error {
+			_, _ = w.Write(r.Value) // the error of a bufio.Writer stays until the next call
+			return w.WriteByte('\n')
+		}, nil
+	case "raw":
+		return func(w *bufio.Writer, r *engine.ConsumedRecord) error {
+			_, err := w.Write(r.Value)
+			return err
+		}, nil
+	case "json":
+		return func(w *bufio.Writer, r *engine.ConsumedRecord) error {
+			return writeRecordJSON(w, r.Range, r.Offset, r.Time, r.Key, r.Value, r.Headers)
+		}, nil
+	}
+	return nil, usageError{fmt.Errorf("--format is %q: want value, json or raw", format)}
+}
+
+// recordJSON is one record on one line. Bytes that are not UTF-8 text are given
+// as base64 under another name; null is null.
+type recordJSON struct {
+	Range       uint32       `json:"range"`
+	Offset      uint64       `json:"offset"`
+	Time        string       `json:"time"`
+	Key         *string      `json:"key"`
+	KeyBase64   string       `json:"key_base64,omitempty"`
+	Value       *string      `json:"value"`
+	ValueBase64 string       `json:"value_base64,omitempty"`
+	Headers     []headerJSON `json:"headers,omitempty"`
+}
+
+type headerJSON struct {
+	Name        string  `json:"name"`
+	Value       *string `json:"value"`
+	ValueBase64 string  `json:"value_base64,omitempty"`
+}
+
+func writeRecordJSON(w io.Writer, rng uint32, offset uint64, at time.Time, key, value []byte, headers []engine.Header) error {
+	r := recordJSON{Range: rng, Offset: offset, Time: at.UTC().Format(time.RFC3339Nano)}
+	r.Key, r.KeyBase64 = textOrBase64(key)
+	r.Value, r.ValueBase64 = textOrBase64(value)
+	for _, h := range headers {
+		j := headerJSON{Name: string(h.Key)}
+		j.Value, j.ValueBase64 = textOrBase64(h.Value)
+		r.Headers = append(r.Headers, j)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}
+
+func textOrBase64(b []byte) (text *string, encoded string) {
+	switch {
+	case b == nil:
+		return nil, ""
+	case utf8.Valid(b):
+		s := string(b)
+		return &s, ""
+	}
+	return nil, base64.StdEncoding.EncodeToString(b)
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ringfence/ringfence/bench"
+	"golang.org/x/sys/unix"
+)
+
+const dataDirVar = "RINGFENCE_DATA_DIR"
+
+// resolveDataDir finds the directory a command works on and makes sure that it
+// can be used. A flag is a path as the user's shell understands it; a variable,
+// which is set far from where it is used, must be absolute, or data would end up
+// wherever the program happens to start. create makes the directory.
+func (a *app) resolveDataDir(create bool) (string, error) {
+	dir, from := a.dataDir, "--data-dir"
+	if !a.dataDirGiven() {
+		v, set := a.env(dataDirVar)
+		switch {
+		case !set:
+			return "", usageError{fmt.Errorf("which data directory? Give --data-dir DIR, or set %s", dataDirVar)}
+		case strings.TrimSpace(v) != "" && !filepath.IsAbs(v):
+			return "", usageError{fmt.Errorf("%s is %q: it must be an absolute path", dataDirVar, v)}
+		}
+		dir, from = v, dataDirVar
+	}
+	if strings.TrimSpace(dir) == "" {
+		return "", usageError{fmt.Errorf("%s is blank: name a directory", from)}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := checkDataDir(dir, create); err != nil {
+		return "", err
+	}
+	if why := bench.ThisHost(dir).Volatile(); why != "" {
+		fmt.Fprintf(a.err, "ringfence: warning: %s: %s\n", dir, why)
+	}
+	return dir, nil
+}
+
+// dataDirGiven: an empty --data-dir was given too, and is a mistake, not a wish
+// for the variable.
+func (a *app) dataDirGiven() bool { return a.dataDir != unset }
+
+// unset is the flag's default; no path contains a NUL.
+const unset = "\x00"
+
+func checkDataDir(dir string, create bool) error {
+	st, err := os.Stat(dir)
+	switch {
+	case err == nil && !st.IsDir():
+		return fmt.Errorf("data directory %s is a file", dir)
+	case errors.Is(err, fs.ErrNotExist) && create:
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fmt.Errorf("data directory: %w", err)
+		}
+	case errors.Is(err, fs.ErrNotExist):
+		return notFound{fmt.Errorf("data directory %s does not exist; 'ringfence topic create' makes one", dir)}
+	case err != nil:
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if err := unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("data directory %s: no permission to read and write it: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/ringfence/engine"
+)
+
+// withEngine opens the data directory, calls f and closes it. What f produced is
+// only safe when Close says so too, so its error counts.
+func (a *app) withEngine(ctx context.Context, create bool, f func(ctx context.Context, e *engine.Engine) error) (err error) {
+	if err := checkIO(a.engine); err != nil {
+		return err
+	}
+	dir, err := a.resolveDataDir(create)
+	if err != nil {
+		return err
+	}
+	e, err := engine.Open(dir, engine.Options{IO: a.engine})
+	if errors.Is(err, engine.ErrLocked) {
+		return fmt.Errorf("%w; stop the program that uses it, or ask it instead", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := e.Close(); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("closing %s: %w", dir, cerr))
+		}
+	}()
+	return f(ctx, e)
+}
+
+func checkIO(name string) error {
+	switch name {
+	case "auto", "io_uring", "pool":
+		return nil
+	}
+	return usageError{fmt.Errorf("--io is %q: want auto, io_uring or pool", name)}
+}
+
+// missingTopic adds what to do to a topic that is not there.
+func missingTopic(name string, err error) error {
+	if errors.Is(err, engine.ErrNoSuchTopic) {
+		return notFound{fmt.Errorf("there is no topic %q: create it with 'ringfence topic create %s', or give --create: %w", name, name, err)}
+	}
+	return err
+}

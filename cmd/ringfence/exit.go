@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. They are an interface: scripts depend on them, so none is ever
+// given a second meaning.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitConflict    = 4
+	exitLocked      = 5
+	exitSpace       = 6
+	exitDamaged     = 7
+	exitIncomplete  = 8
+	exitForeign     = 9
+	exitUnproven    = 10
+	exitInterrupted = 130
+)
+
+var exitCodes = []struct {
+	code int
+	text string
+}{
+	{exitOK, "done"},
+	{exitFailed, "failed for a reason that has no code of its own; the message says which"},
+	{exitUsage, "the command line is wrong, a name is not allowed, or a cursor is not usable"},
+	{exitNotFound, "the topic, range, policy, file or data directory does not exist"},
+	{exitConflict, "it exists already, or its state does not allow this"},
+	{exitLocked, "another process has the data directory open"},
+	{exitSpace, "the disk is full: appends are refused until there is space again"},
+	{exitDamaged, "a file is damaged; the message names file and byte"},
+	{exitIncomplete, "the file is an open segment with an incomplete tail, as a crash leaves it; opening the data directory recovers it"},
+	{exitForeign, "the file is not a segment file, belongs to another place, or was written by a newer version"},
+	{exitUnproven, "a demo or benchmark ran, and its result is not what it must be"},
+	{exitInterrupted, "stopped by SIGINT or SIGTERM; what was acknowledged is stored"},
+}
+
+// Errors of the command itself that have a code.
+type (
+	usageError struct{ error }
+	notFound   struct{ error }
+	incomplete struct{ error }
+	unproven   struct{ error }
+	// silent ends with a code and no message: the report said it all.
+	silent struct{ code int }
+)
+
+func (e usageError) Unwrap() error { return e.error }
+func (e notFound) Unwrap() error   { return e.error }
+func (e incomplete) Unwrap() error { return e.error }
+func (e unproven) Unwrap() error   { return e.error }
+func (e silent) Error() string     { return fmt.Sprintf("exit code %d", e.code) }
+
+var errInterrupted = errors.New("interrupted")
+
+func isSilent(err error) bool {
+	var s silent
+	return errors.As(err, &s)
+}
+
+// exitCode is the one place where an error becomes a code.
+func exitCode(err error) int {
+	var (
+		s     silent
+		usage usageError
+		nf    notFound
+		inc   incomplete
+		unp   unproven
+	)
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &s):
+		return s.code
+	case errors.As(err, &unp):
+		return exitUnproven
+	case errors.As(err, &inc):
+		return exitIncomplete
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.As(err, &usage), is(engine.ErrInvalidTopicName, engine.ErrInvalidCursor, engine.ErrForeignCursor, engine.ErrCursorPastEnd,
+		cp.ErrInvalidBits, cp.ErrInvalidPolicy, cp.ErrInvalidGroup):
+		return exitUsage
+	case is(engine.ErrLocked, disk.ErrLocked):
+		return exitLocked
+	case is(engine.ErrOutOfSpace):
+		return exitSpace
+	case is(segfile.ErrForeign, segfile.ErrNewer):
+		return exitForeign
+	case is(engine.ErrDamaged, segfile.ErrDamaged):
+		return exitDamaged
+	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, cp.ErrNoSuchRange):
+		return exitNotFound
+	case is(engine.ErrTopicExists, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed):
+		return exitConflict
+	}
+	return exitFailed
+}
+
+// exitCodesTopic is 'ringfence help exit-codes'.
+func exitCodesTopic() *cobra.Command {
+	var b strings.Builder
+	b.WriteString("ringfence ends with one of these codes:\n\n")
+	for _, c := range exitCodes {
+		fmt.Fprintf(&b, "  %3d  %s\n", c.code, c.text)
+	}
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String()}
+}

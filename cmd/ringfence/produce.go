@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/segfile/record"
+	"github.com/spf13/cobra"
+)
+
+type produceFlags struct {
+	file     string
+	keys     string
+	headers  []string
+	batch    sizeFlag
+	compress string
+	create   bool
+	producer uint64
+	linger   time.Duration
+}
+
+func (a *app) produceCommand() *cobra.Command {
+	f := produceFlags{batch: 256 << 10}
+	cmd := &cobra.Command{
+		Use:   "produce TOPIC",
+		Short: "Store the lines of standard input or a file",
+		Long: `Store each line of standard input, or of --file, as one record. A line is what
+stands between newlines; it is stored byte for byte. The command ends when every
+line is on stable storage, and says how many were.
+
+Give --producer-id to make a rerun safe: after a crash, the same input under the
+same id stores only what is missing. Records of one key keep their order.`,
+		Example: `  journalctl -o cat | ringfence produce logs --create
+  ringfence produce logs --file access.log --key-regexp '^(\S+)' --producer-id 1`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.produce(cmd.Context(), args[0], f) },
+	}
+	fl := cmd.Flags()
+	fl.StringVarP(&f.file, "file", "f", "", "read this file instead of standard input")
+	fl.StringVar(&f.keys, "key-regexp", "", "take a line's key from its first match: group 1, or all of it; lines without a match have no key")
+	fl.StringArrayVar(&f.headers, "header", nil, "NAME=VALUE put on every record; may be given again")
+	fl.Var(&f.batch, "batch", "most bytes of a batch, and so of a record")
+	fl.StringVar(&f.compress, "compress", "none", "none, s2 or zstd")
+	fl.BoolVar(&f.create, "create", false, "create the topic if it does not exist")
+	fl.Uint64Var(&f.producer, "producer-id", 0, "recognise what this id stored before; 0 draws a new one")
+	fl.DurationVar(&f.linger, "linger", 0, "keep a batch open this long for more lines")
+	return cmd
+}
+
+// produceReport is what produce says at the end.
+type produceReport struct {
+	Topic      string  `json:"topic"`
+	Records    int64   `json:"records"`    // acknowledged
+	Duplicates int64   `json:"duplicates"` // of them, stored before by the same producer
+	Bytes      int64   `json:"bytes"`      // of keys and values
+	Seconds    float64 `json:"seconds"`
+	Producer   uint64  `json:"producer_id"`
+}
+
+func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
+	codec, err := record.ParseCodec(f.compress)
+	if err != nil {
+		return usageError{fmt.Errorf("--compress is %q: want none, s2 or zstd", f.compress)}
+	}
+	keyOf, err := keyFunc(f.keys)
+	if err != nil {
+		return err
+	}
+	headers, err := parseHeaders(f.headers)
+	if err != nil {
+		return err
+	}
+	in, size, err := a.openInput(f.file)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return a.withEngine(ctx, f.create, func(ctx context.Context, e *engine.Engine) error {
+		if f.create {
+			err := e.CreateTopic(ctx, topic, engine.TopicOptions{})
+			if err != nil && !errors.Is(err, engine.ErrTopicExists) {
+				return err
+			}
+		}
+		p, err := e.NewProducer(engine.ProducerOptions{Topic: topic, ID: f.producer, BatchBytes: int(f.batch), Codec: codec, Linger: f.linger})
+		if err != nil {
+			return missingTopic(topic, err)
+		}
+		r := &lineProducer{p: p, keyOf: keyOf, headers: headers, report: produceReport{Topic: topic, Producer: p.ID()}}
+		err = r.run(ctx, newLineReader(in, int(f.batch)), a.progress("produce "+topic, size, bytesText[int64]))
+		// Close waits for what is in flight, also after an error or an interrupt: what
+		// is acknowledged by then is counted.
+		if cerr := p.Close(context.WithoutCancel(ctx)); err == nil {
+			err = cerr
+		}
+		return r.conclude(a, err)
+	})
+}
+
+// lineProducer sends lines and counts the answers.
+type lineProducer struct {
+	p       *engine.Producer
+	keyOf   func([]byte) []byte
+	headers []engine.Header
+	report  produceReport
+
+	start      time.Time
+	acked      atomic.Int64
+	duplicates atomic.Int64
+	bytes      atomic.Int64
+	failed     atomic.Pointer[error]
+}
+
+func (r *lineProducer) run(ctx context.Context, lines *lineReader, bar *progress) error {
+	defer bar.end()
+	r.start = time.Now()
+	for {
+		line, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return r.p.Flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if failed := r.failed.Load(); failed != nil {
+			return *failed
+		}
+		rec := engine.Record{Key: r.keyOf(line), Value: line, Headers: r.headers}
+		size := int64(len(rec.Key) + len(rec.Value))
+		err = r.p.Append(ctx, rec, func(at engine.Placement, err error) { r.answer(at, size, err) })
+		if err != nil {
+			return fmt.Errorf("line %d: %w", lines.n, err)
+		}
+		bar.set(lines.read)
+	}
+}
+
+// answer counts one record; it runs on the engine's goroutine.
+func (r *lineProducer) answer(at engine.Placement, size int64, err error) {
+	if err != nil {
+		r.failed.CompareAndSwap(nil, &err)
+		return
+	}
+	r.acked.Add(1)
+	r.bytes.Add(size)
+	if at.Duplicate {
+		r.duplicates.Add(1)
+	}
+}
+
+func (r *lineProducer) conclude(a *app, err error) error {
+	if err == nil {
+		if failed := r.failed.Load(); failed != nil {
+			err = *failed
+		}
+	}
+	s := r.report
+	s.Records, s.Duplicates, s.Bytes, s.Seconds = r.acked.Load(), r.duplicates.Load(), r.bytes.Load(), time.Since(r.start).Seconds()
+	if err != nil {
+		return fmt.Errorf("%s stored before this: %w", plural(s.Records, "record"), err)
+	}
+	return a.report(s, func() {
+		a.printf("%s in %s: %s, %.1f MB/s, all on stable storage\n", plural(s.Records, "record"), timeText(time.Since(r.start)),
+			bytesText(s.Bytes), float64(s.Bytes)/1e6/max(s.Seconds, 1e-9))
+		if s.Duplicates > 0 {
+			a.printf("%s had been stored before by producer %d and are there once\n", plural(s.Duplicates, "record"), s.Producer)
+		}
+	})
+}
+
+// keyFunc returns what takes a key from a line: nil for a line without one.
+func keyFunc(pattern string) (func([]byte) []byte, error) {
+	if pattern == "" {
+		return func([]byte) []byte { return nil }, nil
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--key-regexp: %w", err)}
+	}
+	group := min(re.NumSubexp(), 1)
+	return func(line []byte) []byte {
+		m := re.FindSubmatchIndex(line)
+		if m == nil || m[2*group] < 0 {
+			return nil
+		}
+		return line[m[2*group]:m[2*group+1]:m[2*group+1]]
+	}, nil
+}
+
+func parseHeaders(texts []string) ([]engine.Header, error) {
+	var headers []engine.Header
+	for _, text := range texts {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, usageError{fmt.Errorf("--header %q: want NAME=VALUE", text)}
+		}
+		headers = append(headers, engine.Header{Key: []byte(name), Value: []byte(value)})
+	}
+	return headers, nil
+}

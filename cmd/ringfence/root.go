@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// app is what the subcommands share: where they read and write, and the flags
+// that every one of them has. One app runs one command.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	env      func(string) (string, bool)
+
+	dataDir string
+	engine  string // --io
+	json    bool
+}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
+	a := &app{in: in, out: out, err: errw, env: os.LookupEnv}
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errw)
+	err := root.ExecuteContext(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = errInterrupted
+	}
+	code := exitCode(err)
+	if err != nil && !isSilent(err) {
+		fmt.Fprintf(errw, "ringfence: %v\n", err)
+	}
+	return code
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "ringfence",
+		Short: "Durable topics in a directory",
+		Long: `Ringfence keeps named topics of key/value records in append-only segment files.
+
+Commands work on the data directory given with --data-dir or RINGFENCE_DATA_DIR,
+which only one process may have open. Start with "ringfence demo", which needs
+nothing, or with "ringfence topic create" and "ringfence produce".`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&a.dataDir, "data-dir", unset, "directory of the topics (or RINGFENCE_DATA_DIR, an absolute path)")
+	f.Lookup("data-dir").DefValue = "" // what help shows
+	f.StringVar(&a.engine, "io", "auto", "how to reach the disk: auto, io_uring or pool")
+	f.BoolVar(&a.json, "json", false, "report as JSON")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(a.subcommands()...)
+	root.AddCommand(exitCodesTopic())
+	checkArguments(root)
+	return root
+}
+
+// checkArguments makes wrong arguments and unknown subcommands usage errors.
+func checkArguments(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{fmt.Errorf("%w\nUsage: %s", err, cmd.UseLine())}
+			}
+			return nil
+		}
+	} else if cmd.HasSubCommands() {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q; see '%s --help'", args[0], cmd.CommandPath())}
+			}
+			return nil
+		}
+		if cmd.Run == nil && cmd.RunE == nil {
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		checkArguments(sub)
+	}
+}

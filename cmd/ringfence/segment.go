@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) segmentCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "segment",
+		Short: "Look into segment files",
+		Long: `Look into segment files, DATA_DIR/log/topics/TOPIC/RANGE-SEGMENT.seg. These commands
+read a file as it lies there and need no engine; a program that has the directory
+open does not stop them.`,
+	}
+	cmd.AddCommand(a.segmentInspectCommand(), a.segmentVerifyCommand(), a.segmentDumpCommand(), a.segmentAcceptLossCommand())
+	return cmd
+}
+
+// withSegment opens the tree a segment file lies in and calls f with its name there.
+func (a *app) withSegment(file string, readOnly bool, f func(d disk.Disk, name string) error) (err error) {
+	root, name, err := splitSegmentPath(file)
+	if err != nil {
+		return err
+	}
+	d, err := disk.Open(root, disk.Options{Engine: "pool", ArenaBytes: 4 << 20, ReadOnly: readOnly})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return f(d, name)
+}
+
+// splitSegmentPath cuts a path into the tree's root and the file's name in it,
+// topics/TOPIC/RANGE-SEGMENT.seg.
+func splitSegmentPath(file string) (root, name string, err error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", "", err
+	}
+	st, err := os.Stat(abs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", "", notFound{err}
+	case err != nil:
+		return "", "", err
+	case st.IsDir():
+		return "", "", usageError{fmt.Errorf("%s is a directory; give a segment file", file)}
+	}
+	parts := strings.Split(filepath.ToSlash(abs), "/")
+	if len(parts) > 3 {
+		name = strings.Join(parts[len(parts)-3:], "/")
+		if _, ok := segfile.ParseName(name); ok {
+			return filepath.FromSlash(strings.Join(parts[:len(parts)-3], "/") + "/"), name, nil
+		}
+	}
+	return "", "", fmt.Errorf("%w: a segment file is named topics/TOPIC/RANGE-SEGMENT.seg, this is %s", segfile.ErrForeign, file)
+}

@@ -1,0 +1,19 @@
+package main
+
+import "github.com/spf13/cobra"
+
+func (a *app) topicCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "topic", Short: "Make, list, split, merge and delete topics"}
+	cmd.AddCommand(a.topicCreateCommand(), a.topicLsCommand(), a.topicDescribeCommand(), a.topicSplitCommand(),
+		a.topicMergeCommand(), a.topicDeleteCommand(), a.topicPolicyCommand())
+	return cmd
+}
+
+// subcommands are the commands of the program, in the order of the help.
+func (a *app) subcommands() []*cobra.Command {
+	return []*cobra.Command{
+		a.demoCommand(), a.topicCommand(), a.produceCommand(), a.consumeCommand(), a.segmentCommand(),
+		a.doctorCommand(), a.benchCommand(),
+		a.demoChildCommand(), a.benchChildCommand(), // hidden: what demo and bench start and kill
+	}
+}

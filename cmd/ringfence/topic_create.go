@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) topicCreateCommand() *cobra.Command {
+	var o engine.TopicOptions
+	cmd := &cobra.Command{
+		Use:   "create TOPIC",
+		Short: "Create a topic, and the data directory if need be",
+		Long: `Create a topic with one range over all keys. It can be split into at most 2^bits
+ranges, as often as its load asks for.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), true, func(ctx context.Context, e *engine.Engine) error {
+				if err := e.CreateTopic(ctx, args[0], o); err != nil {
+					return err
+				}
+				d, err := e.Describe(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.report(topicJSON(d.TopicInfo), func() { a.printf("created topic %s (%s)\n", d.Name, d.ID) })
+			})
+		},
+	}
+	cmd.Flags().Uint8Var(&o.Bits, "bits", 8, "the keyspace has 2^bits positions, so at most that many ranges (1 to 32)")
+	cmd.Flags().StringVar(&o.Policy, "policy", "", "bind the topic to this policy")
+	return cmd
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) topicDeleteCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "delete TOPIC",
+		Short: "Delete a topic with all its records",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				d, err := e.Describe(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if !yes && !a.confirm(fmt.Sprintf("Delete topic %s with %s (%s)? Type its name: ", d.Name, plural(d.Records, "record"), bytesText(d.Bytes)), d.Name) {
+					return usageError{fmt.Errorf("nothing was deleted; type the topic's name, or give --yes")}
+				}
+				if err := e.DeleteTopic(ctx, args[0]); err != nil {
+					return err
+				}
+				return a.report(topicJSON(d.TopicInfo), func() {
+					a.printf("deleted topic %s with %s\n", d.Name, plural(d.Records, "record"))
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// confirm asks a question and wants an exact answer.
+func (a *app) confirm(question, want string) bool {
+	fmt.Fprint(a.err, question)
+	answer, _ := bufio.NewReader(a.in).ReadString('\n') // no answer is a no
+	return strings.TrimSpace(answer) == want
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) topicDescribeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe TOPIC",
+		Short: "Show a topic's ranges, segments and groups",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				d, err := e.Describe(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.report(detailJSON(d), func() { a.printTopic(d) })
+			})
+		},
+	}
+}
+
+// detailReport is a topic with its ranges, with --json.
+type detailReport struct {
+	topicReport
+	Groups []string      `json:"groups"`
+	All    []rangeReport `json:"ranges"`
+}
+
+type rangeReport struct {
+	Range      uint32          `json:"range"`
+	Start      uint64          `json:"start"`
+	End        uint64          `json:"end"`
+	Active     bool            `json:"active"`
+	Parents    []uint32        `json:"parents,omitempty"`
+	NextOffset uint64          `json:"next_offset"`
+	Segments   []segmentReport `json:"segments"`
+}
+
+type segmentReport struct {
+	Segment uint32     `json:"segment"`
+	Active  bool       `json:"active"`
+	Start   uint64     `json:"start"`
+	Records uint64     `json:"records"`
+	Bytes   uint64     `json:"bytes"`
+	Sealed  *time.Time `json:"sealed,omitempty"`
+	File    string     `json:"file"`
+	Missing bool       `json:"missing,omitempty"`
+}
+
+func detailJSON(d engine.TopicDetail) detailReport {
+	r := detailReport{topicReport: topicJSON(d.TopicInfo), Groups: append([]string{}, d.Groups...), All: []rangeReport{}}
+	for _, g := range d.AllRanges {
+		rr := rangeReport{Range: g.Seq, Start: g.Start, End: g.End, Active: g.Active, Parents: g.Parents, NextOffset: g.NextOffset, Segments: []segmentReport{}}
+		for _, s := range g.Segments {
+			sr := segmentReport{Segment: s.Seq, Active: s.Active, Start: s.Start, Records: s.Records, Bytes: s.Bytes, File: s.File, Missing: s.Missing}
+			if !s.SealedAt.IsZero() {
+				at := s.SealedAt.UTC()
+				sr.Sealed = &at
+			}
+			rr.Segments = append(rr.Segments, sr)
+		}
+		r.All = append(r.All, rr)
+	}
+	return r
+}
+
+func (a *app) printTopic(d engine.TopicDetail) {
+	a.printf("topic %s (%s), created %s, policy %s\n", d.Name, d.ID, dateText(d.Created.UnixMilli()), cmp.Or(d.Policy, "none"))
+	a.printf("%s in %s, %s; groups: %s\n\n", plural(d.Records, "record"), plural(d.Segments, "segment"), bytesText(d.Bytes),
+		cmp.Or(strings.Join(d.Groups, ", "), "none"))
+	rows := [][]string{{"RANGE", "KEYS", "STATE", "SEGMENT", "OFFSETS", "SIZE", "FILE"}}
+	for _, r := range d.AllRanges {
+		state := "active"
+		if !r.Active {
+			state = "sealed"
+		}
+		if len(r.Parents) > 0 {
+			state += " (from " + strings.Trim(fmt.Sprint(r.Parents), "[]") + ")"
+		}
+		head := []string{fmt.Sprint(r.Seq), keysText(r.Start, r.End), state}
+		if len(r.Segments) == 0 {
+			rows = append(rows, append(head, "-", fmt.Sprintf("next %d", r.NextOffset), "-", "-"))
+		}
+		for _, s := range r.Segments {
+			rows = append(rows, append(head, segmentText(s), offsetsText(s), bytesText(s.Bytes), fileText(s)))
+			head = []string{"", "", ""}
+		}
+	}
+	a.table(rows...)
+}
+
+// keysText is a slice of the keyspace as fractions of it.
+func keysText(start, end uint64) string {
+	const all = 1 << 32
+	return fmt.Sprintf("%.4g%% - %.4g%%", 100*float64(start)/all, 100*float64(end)/all)
+}
+
+func segmentText(s engine.SegmentInfo) string {
+	if s.Active {
+		return fmt.Sprintf("%d, open", s.Seq)
+	}
+	return fmt.Sprint(s.Seq)
+}
+
+func offsetsText(s engine.SegmentInfo) string {
+	if s.Records == 0 {
+		return fmt.Sprintf("none from %d", s.Start)
+	}
+	return fmt.Sprintf("%d - %d", s.Start, s.Start+s.Records-1)
+}
+
+func fileText(s engine.SegmentInfo) string {
+	if s.Missing {
+		return "MISSING"
+	}
+	return cmp.Or(s.File, "-")
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) topicLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the topics",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				list, err := e.Topics(ctx)
+				if err != nil {
+					return err
+				}
+				out := make([]topicReport, 0, len(list)) // an empty list is [], not null
+				for _, t := range list {
+					out = append(out, topicJSON(t))
+				}
+				return a.report(out, func() { a.printTopics(list) })
+			})
+		},
+	}
+}
+
+// topicReport is a topic with --json.
+type topicReport struct {
+	Name     string    `json:"name"`
+	ID       string    `json:"id"`
+	Bits     uint8     `json:"bits"`
+	Policy   string    `json:"policy,omitempty"`
+	Created  time.Time `json:"created"`
+	Ranges   int       `json:"active_ranges"`
+	Segments int       `json:"segments"`
+	Records  uint64    `json:"records"`
+	Bytes    uint64    `json:"bytes"`
+}
+
+func topicJSON(t engine.TopicInfo) topicReport {
+	return topicReport{Name: t.Name, ID: t.ID, Bits: t.Bits, Policy: t.Policy, Created: t.Created.UTC(),
+		Ranges: t.Ranges, Segments: t.Segments, Records: t.Records, Bytes: t.Bytes}
+}
+
+func (a *app) printTopics(list []engine.TopicInfo) {
+	if len(list) == 0 {
+		a.printf("no topics; create one with 'ringfence topic create NAME'\n")
+		return
+	}
+	rows := [][]string{{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED"}}
+	for _, t := range list {
+		rows = append(rows, []string{t.Name, countText(t.Ranges), countText(t.Segments), countText(t.Records), bytesText(t.Bytes),
+			cmp.Or(t.Policy, "-"), dateText(t.Created.UnixMilli())})
+	}
+	a.table(rows...)
+}

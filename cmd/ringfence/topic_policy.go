@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) topicPolicyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Retention and roll rules that topics are bound to by name",
+	}
+	cmd.AddCommand(a.policySetCommand(), a.policyLsCommand(), a.policyDeleteCommand(), a.policyBindCommand())
+	return cmd
+}
+
+func (a *app) policySetCommand() *cobra.Command {
+	var age, segAge, size, segSize boundFlag
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Define a policy, or replace its definition",
+		Long: `Define a policy, or replace its definition. What is not given inherits the engine's
+default; "off" turns a rule off whatever the default is.`,
+		Example: `  ringfence topic policy set week --max-age 7d --max-bytes 10GiB
+  ringfence topic policy bind logs week`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p := engine.Policy{MaxAge: age.bound, MaxBytes: size.bound, SegmentMaxAge: segAge.bound, SegmentMaxBytes: segSize.bound}
+			return a.withEngine(cmd.Context(), true, func(ctx context.Context, e *engine.Engine) error {
+				if err := e.SetPolicy(ctx, args[0], p); err != nil {
+					return err
+				}
+				return a.report(policyJSON(args[0], p), func() { a.printPolicies(map[string]engine.Policy{args[0]: p}) })
+			})
+		},
+	}
+	age.isAge, segAge.isAge = true, true
+	cmd.Flags().Var(&age, "max-age", "keep a segment this long after it was sealed (7d, 36h, off)")
+	cmd.Flags().Var(&size, "max-bytes", "keep at most this much of each range (10GiB, off)")
+	cmd.Flags().Var(&segAge, "segment-max-age", "roll an open segment after this long")
+	cmd.Flags().Var(&segSize, "segment-max-bytes", "roll an open segment at this size")
+	return cmd
+}
+
+func (a *app) policyLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the policies",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				list, err := e.Policies(ctx)
+				if err != nil {
+					return err
+				}
+				out := []policyReport{}
+				for _, name := range slices.Sorted(maps.Keys(list)) {
+					out = append(out, policyJSON(name, list[name]))
+				}
+				return a.report(out, func() { a.printPolicies(list) })
+			})
+		},
+	}
+}
+
+func (a *app) policyDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Forget a policy",
+		Long: `Forget a policy's definition. Topics stay bound to the name: nothing of them expires
+until it is defined again or they are bound elsewhere.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				list, err := e.Policies(ctx)
+				if err != nil {
+					return err
+				}
+				p, ok := list[args[0]]
+				if !ok {
+					return notFound{fmt.Errorf("there is no policy %q", args[0])}
+				}
+				if err := e.DeletePolicy(ctx, args[0]); err != nil {
+					return err
+				}
+				return a.report(policyJSON(args[0], p), func() { a.printf("deleted policy %s\n", args[0]) })
+			})
+		},
+	}
+}
+
+func (a *app) policyBindCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "bind TOPIC [NAME]",
+		Short: "Bind a topic to a policy; without a name, to none",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) == 2 {
+				name = args[1]
+			}
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				if err := e.BindPolicy(ctx, args[0], name); err != nil {
+					return err
+				}
+				return a.report(map[string]string{"topic": args[0], "policy": name}, func() {
+					if name == "" {
+						a.printf("topic %s is bound to no policy\n", args[0])
+					} else {
+						a.printf("topic %s is bound to policy %s\n", args[0], name)
+					}
+				})
+			})
+		},
+	}
+}
+
+// boundFlag is one limit of a policy: an age or a size, "off" or "inherit".
+type boundFlag struct {
+	bound engine.Bound
+	isAge bool
+	text  string
+}
+
+func (b *boundFlag) Set(text string) (err error) {
+	switch text {
+	case "inherit":
+		b.bound = engine.Bound{}
+	case "off":
+		b.bound = engine.Unlimited()
+	default:
+		var n int64
+		if b.isAge {
+			var age ageFlag
+			err = age.Set(text)
+			n = time.Duration(age).Milliseconds()
+		} else {
+			n, err = parseSize(text)
+		}
+		b.bound = engine.Limit(n)
+	}
+	if err != nil {
+		return fmt.Errorf(`%w; or "off", or "inherit"`, err)
+	}
+	b.text = text
+	return nil
+}
+
+func (b *boundFlag) String() string { return b.text }
+
+func (b *boundFlag) Type() string {
+	if b.isAge {
+		return "age"
+	}
+	return "size"
+}
+
+// policyReport is a policy with --json: numbers in milliseconds and bytes, "off" or "inherit".
+type policyReport struct {
+	Name            string `json:"name"`
+	MaxAge          string `json:"max_age_ms"`
+	MaxBytes        string `json:"max_bytes"`
+	SegmentMaxAge   string `json:"segment_max_age_ms"`
+	SegmentMaxBytes string `json:"segment_max_bytes"`
+}
+
+func policyJSON(name string, p engine.Policy) policyReport {
+	return policyReport{name, p.MaxAge.String(), p.MaxBytes.String(), p.SegmentMaxAge.String(), p.SegmentMaxBytes.String()}
+}
+
+func (a *app) printPolicies(list map[string]engine.Policy) {
+	if len(list) == 0 {
+		a.printf("no policies\n")
+		return
+	}
+	rows := [][]string{{"POLICY", "MAX AGE", "MAX BYTES", "SEGMENT MAX AGE", "SEGMENT MAX BYTES"}}
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		p := list[name]
+		rows = append(rows, []string{name, ageText(p.MaxAge), sizeText(p.MaxBytes), ageText(p.SegmentMaxAge), sizeText(p.SegmentMaxBytes)})
+	}
+	a.table(rows...)
+}
+
+func ageText(b engine.Bound) string {
+	if n, ok := b.Get(); ok {
+		age := ageFlag(time.Duration(n) * time.Millisecond)
+		if n == 0 {
+			return "0s"
+		}
+		return age.String()
+	}
+	return b.String()
+}
+
+func sizeText(b engine.Bound) string {
+	if n, ok := b.Get(); ok {
+		return bytesText(n)
+	}
+	return b.String()
+}
