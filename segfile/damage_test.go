@@ -468,6 +468,176 @@ func checkAside(t *testing.T, d disk.Disk, v *Verdict, before []byte) {
 	}
 }
 
+// A producer whose last acknowledged batch was damaged goes on behind it: it was
+// told that the batch is safe and will not send it again.
+func TestDamageKeepsProducersGoing(t *testing.T) {
+	for _, at := range []int64{25, record.HeaderSize + 20} { // a bit of the header, or of the payload
+		d := newDisk(1)
+		w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+		g := &producerModel{id: 9}
+		write(t, w, rand.New(rand.NewPCG(1, 1)), 3, 2, 300)
+		pos := w.Position()
+		put(t, w, g.frame(rand.New(rand.NewPCG(1, 2)), 4, 300))
+		must(t, w.WriteProof())
+		must(t, w.Close())
+		flip(t, d, seg1, pos+at, 4)
+		v := mustRecover(t, d, seg1)
+		if at < record.HeaderSize && v.State != Damaged {
+			t.Fatalf("%s: %s", v.State, v.Why)
+		}
+		if j, err := v.Table.Judge(batchOf(9, 4, 5, 6)); j != Fresh || err != nil {
+			t.Errorf("byte %d: %v %v", at, j, err)
+		}
+		_, err := v.Fence(testNow, 1)
+		must(t, err)
+		rep, err := Verify(d, seg1, nil)
+		if !errors.Is(err, ErrDamaged) || len(rep.Problems) != 1 || rep.Problems[0].Byte != pos {
+			t.Errorf("byte %d: %v", at, rep.Problems)
+		}
+	}
+}
+
+// Where a start mark is damaged, the table of the segment before and the frames
+// give what the file cannot.
+func TestReplay(t *testing.T) {
+	d := newDisk(1)
+	table := NewProducerTable(0, 1<<32)
+	table.Update(batchOf(77, 0, 1, 5))
+	w, err := newTestPool(t, d, lifeGrown).Create(t.Context(), testMeta(1), table.Clone())
+	must(t, err)
+	write(t, w, rand.New(rand.NewPCG(1, 1)), 3, 2, 300)
+	want, _ := w.Table().AppendBinary(nil)
+	must(t, w.Close())
+	flip(t, d, seg1, DataStart+300, 1)
+	v := mustRecover(t, d, seg1)
+	if v.Table != nil || v.State != Damaged {
+		t.Fatalf("%s, table %v", v.State, v.Table)
+	}
+	_, err = v.Fence(testNow, 1)
+	must(t, err)
+	r, err := OpenReader(d, seg1)
+	must(t, err)
+	defer r.Close()
+	if r.Table() != nil {
+		t.Fatal("the footer has a table that nobody knows")
+	}
+	must(t, r.Replay(table))
+	if have, _ := table.AppendBinary(nil); string(have) != string(want) {
+		t.Error("the table did not come back")
+	}
+}
+
+// A17: the record of losses is there, whole, or not at all, whatever happens while
+// it is written.
+func TestA17LossRecordCrash(t *testing.T) {
+	there := map[bool]int{}
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 12))
+		d := newDisk(seed)
+		w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+		frames := write(t, w, rng, 10, 2, 300)
+		fenceNow(t, w)
+		must(t, w.Close())
+		flip(t, d, seg1, frames[4].pos+150, 1)
+		d.CutAfter(rng.IntN(5))
+		_, err := AcceptLoss(d, seg1)
+		d = d.Crash(rng)
+		r, rerr := OpenReader(d, seg1)
+		must(t, rerr)
+		holes, herr := r.Holes()
+		must(t, herr)
+		must(t, r.Close())
+		if len(holes) > 1 || err == nil && len(holes) == 0 || len(holes) == 1 && (!holes[0].Accepted || holes[0].Records != 2) {
+			t.Fatalf("seed %d: %v, then holes %+v", seed, err, holes)
+		}
+		there[len(holes) == 1]++
+		if _, err := AcceptLoss(d, seg1); err != nil {
+			t.Fatalf("seed %d: again: %v", seed, err)
+		}
+		for _, n := range list(t, d, Dir(testID(1).Range.Topic)) {
+			k, err := Classify(d, Dir(testID(1).Range.Topic)+"/"+n)
+			must(t, err)
+			if k.Kind != KindSegment && k.Kind != KindLoss || k.ID != testID(1) {
+				t.Errorf("%s is %s of %v", n, k.Kind, k.ID)
+			}
+		}
+	}
+	if len(there) != 2 {
+		t.Errorf("the record was there or not: %v; the test does not test both", there)
+	}
+}
+
+// A damaged record of losses accepts nothing.
+func TestDamagedLossRecord(t *testing.T) {
+	d := newDisk(1)
+	w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+	frames := write(t, w, rand.New(rand.NewPCG(1, 1)), 10, 2, 300)
+	fenceNow(t, w)
+	must(t, w.Close())
+	flip(t, d, seg1, frames[4].pos+16, 1)
+	_, err := AcceptLoss(d, seg1)
+	must(t, err)
+	flip(t, d, seg1+lossSuffix, 30, 1)
+	r, err := OpenReader(d, seg1)
+	must(t, err)
+	defer r.Close()
+	_, _, err = r.ReadFrames(make([]byte, 8192), frames[4].pos)
+	var h *HoleError
+	if !errors.Is(err, ErrDamaged) || errors.As(err, &h) && h.Hole.Accepted {
+		t.Error(err)
+	}
+	if _, err := r.Holes(); !errors.Is(err, ErrDamaged) {
+		t.Error(err)
+	}
+}
+
+// D10: files that are none of ours are told apart and stay.
+func TestD10Classify(t *testing.T) {
+	d := newDisk(1)
+	p := newTestPool(t, d, lifeGrown)
+	create(t, p, testMeta(1))
+	dir := Dir(testID(1).Range.Topic)
+	for name, kind := range map[string]Kind{
+		seg1: KindSegment, dir + "/notes": KindUnknown, dir + "/00000001.seg": KindUnknown, Name(testID(5)): KindNeverUsed,
+		seg1 + lossSuffix: KindLoss, seg1 + lossSuffix + ".tmp": KindLossPartial, poolDir + "/0000000000000009.old": KindPool, poolDir + "/9": KindUnknown, "lock": KindUnknown,
+	} {
+		if f, err := d.Create(name); err == nil {
+			must(t, f.Close())
+		}
+		k, err := Classify(d, name)
+		if err != nil || k.Kind != kind {
+			t.Errorf("%s: %s, %v; want %s", name, k.Kind, err, kind)
+		}
+	}
+	if _, err := Classify(d, Name(testID(6))); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// A segment without a record is fenced where it began.
+func TestEmptySegment(t *testing.T) {
+	d := newDisk(1)
+	w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+	l := fenceNow(t, w)
+	must(t, w.Trim())
+	if end, _ := l.End(); end.Offset != 1000 || end.Bytes != 0 {
+		t.Errorf("%+v", end)
+	}
+	if rep := sound(t, d, seg1); rep.Marks != 1 || rep.Records != 0 {
+		t.Errorf("%+v", rep)
+	}
+	holds(t, d, seg1, nil)
+	r, err := OpenReader(d, seg1)
+	must(t, err)
+	defer r.Close()
+	if _, ok := r.Find(1000); ok {
+		t.Error("a record is found")
+	}
+	if _, ok := r.FindTime(0); ok {
+		t.Error("a time is found")
+	}
+}
+
 // A stretch longer than the search, gone from a file that had zeros or an earlier
 // life in it, is not taken for the end: frames far behind it still tell.
 func TestALongStretchIsGone(t *testing.T) {

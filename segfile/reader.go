@@ -175,7 +175,7 @@ func (r *Reader) Find(offset uint64) (pos int64, ok bool) {
 // FindTime is Find for the first record whose time is ms or later; false when
 // there is none.
 func (r *Reader) FindTime(ms int64) (pos int64, ok bool) {
-	if ms > r.sums.maxTime {
+	if r.end.Offset == r.hdr.Base || ms > r.sums.maxTime {
 		return 0, false
 	}
 	if e, ok := r.index.findTime(ms); ok {
@@ -270,6 +270,15 @@ func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte)
 		}
 		pos = next
 	}
+}
+
+// Replay brings a producer table up to date with the segment's frames: the table
+// at the end of the segment before, where this one's is not known.
+func (r *Reader) Replay(t *ProducerTable) error {
+	return r.Scan(DataStart, func(_ int64, h record.Head, _ []byte) error {
+		t.Update(&h)
+		return nil
+	})
 }
 
 // Scan calls fn for every frame of a segment, checked.

@@ -245,6 +245,9 @@ func (v *Verdict) walk(o *opened) error {
 		r.durable = DataStart + alignBlock(int64(o.mark.FrameLen))
 	} else {
 		v.damage(DataStart, "the start mark is damaged: what the range knew of its producers is not known")
+		if err := r.noStart(); err != nil {
+			return err
+		}
 	}
 	for {
 		if err := r.chain(); err != nil {
@@ -282,6 +285,21 @@ type recovery struct {
 	tail    int64     // end of the last frame with records that was taken, unaligned
 	stop    uint64    // records from this offset on are not part of the segment; 0 = all are
 	one     bool      // the first frame behind damage is all that is looked for
+}
+
+// noStart steps over a damaged start mark whose header still says how long it is.
+func (r *recovery) noStart() error {
+	h, ok, err := r.valid()
+	if err != nil || !ok || !h.Mark() {
+		return err
+	}
+	next, err := r.win.after(r.pos, &h)
+	if err != nil {
+		return err
+	}
+	r.v.Holes = append(r.v.Holes, Hole{Position: r.pos, Length: next - r.pos, Offset: r.next})
+	r.pos = next
+	return nil
 }
 
 // valid reads the head at pos if it can be the chain's next.
@@ -440,6 +458,11 @@ func (r *recovery) step(bad *located, s sight) {
 	r.v.Holes = append(r.v.Holes, h)
 	r.pos, r.next = to, next
 	r.v.tally.skip(&h)
+	if s.lost != nil && s.lost.Next() <= next && r.v.tally.table != nil {
+		// Its records are gone and its producer was told that they are safe: the next
+		// batch follows them.
+		r.v.tally.table.Update(s.lost)
+	}
 	r.prove(s.durable)
 }
 

@@ -27,6 +27,8 @@ type sight struct {
 	next    uint64  // offset after the last record seen, damaged or not
 	end     int64   // end of what is ours, on a boundary of a block
 	resume  int64   // where the frame behind a damaged payload starts
+
+	lost *record.Head // of the frame at the break, when it can be told
 }
 
 // look says what lies at r.pos, where the chain broke, and behind it. bad is the
@@ -37,7 +39,7 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	reach := int64(searchMax)
 	switch {
 	case bad != nil:
-		s.kind, s.next = breakOurs, bad.head.Next()
+		s.kind, s.next, s.lost = breakOurs, bad.head.Next(), &bad.head
 		if s.resume, err = r.win.after(bad.pos, &bad.head); err != nil {
 			return s, err
 		}
@@ -124,7 +126,7 @@ func (r *recovery) classify(s *sight) error {
 	}
 	s.kind = breakOurs
 	if h != nil && h.Base == r.next {
-		s.next = h.Next()
+		s.next, s.lost = h.Next(), h
 		s.end = alignBlock(min(r.pos+int64(h.FrameLen), r.o.size))
 	} else {
 		s.end = alignBlock(r.pos + 1)

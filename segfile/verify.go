@@ -138,6 +138,7 @@ func (s *scrub) frames() error {
 				s.problem(pos, fmt.Sprintf("a hole of %d records is on record", holes[0].Records))
 			}
 			s.rep.Holes = append(s.rep.Holes, holes[0])
+			s.framesOK = s.framesOK && holes[0].Records == 0 // what was in it is in the footer alone
 			s.tally.skip(&holes[0])
 			pos += holes[0].Length
 			holes = holes[1:]
