@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lni/dragonboat/v4/config"
+	sm "github.com/lni/dragonboat/v4/statemachine"
 	"github.com/ringfence/ringfence/cp"
 )
 
@@ -101,6 +104,43 @@ func TestApplyPanics(t *testing.T) {
 	stopped(t, h, nil)
 	if !strings.Contains(h.Err().Error(), "panicked") {
 		t.Error(h.Err())
+	}
+}
+
+// garbage is a state machine whose snapshots cp cannot read.
+type garbage struct{ *machine }
+
+func (garbage) SaveSnapshot(_ any, w io.Writer, _ sm.ISnapshotFileCollection, _ <-chan struct{}) error {
+	_, err := w.Write([]byte("not a snapshot of cp's"))
+	return err
+}
+
+// A snapshot that is whole but cannot be restored, as after a downgrade, is an
+// error of Open; the process lives and Open comes back.
+func TestSnapshotCannotBeRestored(t *testing.T) {
+	dir := t.TempDir()
+	h := open(t, dir)
+	create(t, h, 1)
+	id, _ := h.Ring().Route("topic-1")
+	v := h.vnodes[id-1]
+	if err := h.nh.StopShard(v.shard); err != nil {
+		t.Fatal(err)
+	}
+	v.machine = &machine{host: h, state: cp.NewState()}
+	create := func(uint64, uint64) sm.IConcurrentStateMachine { return garbage{v.machine} }
+	cfg := config.Config{ShardID: v.shard, ReplicaID: replica, ElectionRTT: 10, HeartbeatRTT: 1}
+	for h.nh.StartConcurrentReplica(nil, false, create, cfg) != nil { // still stopping
+		time.Sleep(time.Millisecond)
+	}
+	if err := h.lead(v); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Snapshot(context.Background(), id); err != nil {
+		t.Fatal(err)
+	}
+	closeHost(t, h)
+	if _, err := Open(Options{Dir: dir, Logger: quiet()}); !errors.Is(err, ErrFailed) || !errors.Is(err, cp.ErrSnapshot) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -315,7 +315,6 @@ func (h *Host) startVnode(v *vnode) error {
 		ShardID: v.shard, ReplicaID: replica,
 		ElectionRTT: 10, HeartbeatRTT: 1,
 		OrderedConfigChange: true,
-		WaitReady:           true,
 	}
 	members := map[uint64]dragonboat.Target{replica: string(h.id.Node)}
 	if h.id.Formed {
@@ -333,7 +332,8 @@ func (h *Host) startVnode(v *vnode) error {
 }
 
 // lead makes the replica campaign and returns when a read through the log works:
-// that needs an entry of the new term to be durable and applied.
+// that needs an entry of the new term to be durable and applied. dragonboat would
+// wait for ever for a replica that cannot be restored, so it is not asked to.
 func (h *Host) lead(v *vnode) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for wait := time.Millisecond; ; wait = min(2*wait, tick) {

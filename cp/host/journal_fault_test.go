@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/lni/dragonboat/v4/raftio"
 	pb "github.com/lni/dragonboat/v4/raftpb"
 )
 
@@ -104,13 +108,16 @@ func slotName(slot int) string { return [2]string{"journal-0", "journal-1"}[slot
 
 // H04: every kind of loss of a whole slot, or of its end, is refused.
 func TestH04LostSlot(t *testing.T) {
-	for name, harm := range map[string]func(active, spare *simSlot){
-		"active emptied":   func(a, _ *simSlot) { a.data = nil },
-		"spare emptied":    func(_, s *simSlot) { s.data = nil },
-		"active zeroed":    func(a, _ *simSlot) { clear(a.data) },
-		"active cut short": func(a, _ *simSlot) { a.data = a.data[:2*block] },
-		"active is spare":  func(a, s *simSlot) { a.data = bytes.Clone(s.data) },
-		"foreign file":     func(a, _ *simSlot) { copy(a.data, "#!/bin/sh\n") },
+	for name, harm := range map[string]func(active, spare *simSlot, end int64){
+		"active emptied":   func(a, _ *simSlot, _ int64) { a.data = nil },
+		"spare emptied":    func(_, s *simSlot, _ int64) { s.data = nil },
+		"active zeroed":    func(a, _ *simSlot, _ int64) { clear(a.data) },
+		"active cut short": func(a, _ *simSlot, _ int64) { a.data = a.data[:2*block] },
+		"active is spare":  func(a, s *simSlot, _ int64) { a.data = bytes.Clone(s.data) },
+		"foreign file":     func(a, _ *simSlot, _ int64) { copy(a.data, "#!/bin/sh\n") },
+		"frame elsewhere": func(a, _ *simSlot, end int64) { // the device put a write in another place
+			copy(a.data[end-5*block:end-4*block], a.data[end-3*block:])
+		},
 	} {
 		d := newSimDisk(rand.New(rand.NewPCG(7, 7)))
 		j, _ := fill(t, d, 40)
@@ -123,12 +130,12 @@ func TestH04LostSlot(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		active := j.active
+		active, end := j.active, j.pos
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
 		c := d.reboot()
-		harm(c.slots[active], c.slots[1-active])
+		harm(c.slots[active], c.slots[1-active], end)
 		if _, err := openSim(c); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -284,6 +291,121 @@ func TestD01SaveWaitsForSpace(t *testing.T) {
 	}
 	if err := <-done; !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("a save that waited at close: %v", err)
+	}
+}
+
+// H04: the slots are opened so that a write is durable when it returns.
+func TestH04SlotWritesAreDurable(t *testing.T) {
+	s, err := openSlot(filepath.Join(t.TempDir(), "slot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", s.f.Fd()))
+	if err != nil {
+		t.Skip(err)
+	}
+	var pos, flags int
+	if _, err := fmt.Sscanf(string(info), "pos:\t%d\nflags:\t%o", &pos, &flags); err != nil {
+		t.Fatalf("%v\n%s", err, info)
+	}
+	if flags&syscall.O_DSYNC == 0 {
+		t.Errorf("flags %o", flags)
+	}
+}
+
+// A vote alone is durable; a commit index alone costs no write, and comes along
+// with the next entries.
+func TestWhatIsSaved(t *testing.T) {
+	d := newSimDisk(rand.New(rand.NewPCG(3, 3)))
+	j := mustOpenSim(t, d)
+	dir := t.TempDir()
+	fs, err := newRaftFS(dir, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &logDB{journal: j, dir: dir, fs: fs}
+	if err := l.SaveBootstrapInfo(1, 2, pb.Bootstrap{Join: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		update pb.Update
+		writes int
+	}{
+		{pb.Update{State: pb.State{Term: 1, Vote: 2}}, 1},
+		{pb.Update{State: pb.State{Term: 1, Vote: 2}}, 0},
+		{pb.Update{State: pb.State{Term: 2, Vote: 2}}, 1},
+		{pb.Update{State: pb.State{Term: 2, Vote: 3}}, 1},
+		{pb.Update{State: pb.State{Term: 2, Vote: 4}}, 1},
+		{pb.Update{EntriesToSave: []pb.Entry{{Index: 1, Term: 2}, {Index: 2, Term: 2}}, State: pb.State{Term: 2, Vote: 4, Commit: 1}}, 1},
+		{pb.Update{State: pb.State{Term: 2, Vote: 4, Commit: 2}}, 0},
+		{pb.Update{EntriesToSave: []pb.Entry{{Index: 3, Term: 2}}, State: pb.State{Term: 2, Vote: 4, Commit: 3}}, 1},
+		{pb.Update{EntriesToSave: []pb.Entry{{Index: 3, Term: 3}}, State: pb.State{Term: 3, Commit: 2}}, 1},
+		{pb.Update{}, 0},
+	} {
+		before := d.writes
+		c.update.ShardID, c.update.ReplicaID = 1, 2
+		if err := l.SaveRaftState([]pb.Update{c.update}, 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.writes - before; got != c.writes {
+			t.Errorf("%+v: %d writes, want %d", c.update, got, c.writes)
+		}
+		again := &logDB{journal: mustOpenSim(t, d.reboot())}
+		if c.writes == 0 {
+			continue
+		}
+		rs, err := again.ReadRaftState(1, 2, 0)
+		if err != nil || rs.State != c.update.State {
+			t.Errorf("%+v came back as %+v: %v", c.update.State, rs.State, err)
+		}
+	}
+	l = &logDB{journal: mustOpenSim(t, d.reboot()), dir: dir, fs: fs}
+	rs, err := l.ReadRaftState(1, 2, 0)
+	if err != nil || rs.FirstIndex != 1 || rs.EntryCount != 3 {
+		t.Errorf("%+v, %v", rs, err)
+	}
+	es, _, err := l.IterateEntries(nil, 0, 1, 2, 2, 4, 1<<20)
+	if err != nil || len(es) != 2 || es[1].Index != 3 || es[1].Term != 3 {
+		t.Errorf("%+v, %v", es, err)
+	}
+	if es, _, _ = l.IterateEntries(nil, 0, 1, 2, 1, 4, 1); len(es) != 1 {
+		t.Errorf("%d entries within one byte, want the first alone", len(es))
+	}
+	if _, err := l.ReadRaftState(9, 9, 0); !errors.Is(err, raftio.ErrNoSavedLog) {
+		t.Error(err)
+	}
+	if _, err := l.GetBootstrapInfo(9, 9); !errors.Is(err, raftio.ErrNoBootstrapInfo) {
+		t.Error(err)
+	}
+	if b, err := l.GetBootstrapInfo(1, 2); err != nil || !b.Join {
+		t.Error(b, err)
+	}
+	if err := l.RemoveEntriesTo(1, 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	if rs, err = l.ReadRaftState(1, 2, 2); err != nil || rs.FirstIndex != 3 || rs.EntryCount != 1 {
+		t.Errorf("%+v, %v", rs, err)
+	}
+	if rs, err = l.ReadRaftState(1, 2, 3); err != nil || rs.EntryCount != 0 {
+		t.Errorf("%+v, %v", rs, err)
+	}
+	if err := l.ImportSnapshot(pb.Snapshot{ShardID: 1, Index: 90, Term: 7, Witness: true}, 2); err == nil {
+		rs, err = l.ReadRaftState(1, 2, 90)
+		if err != nil || rs.State.Commit != 90 || rs.EntryCount != 0 {
+			t.Errorf("imported: %+v, %v", rs, err)
+		}
+	} else {
+		t.Error(err)
+	}
+	if infos, _ := l.ListNodeInfo(); len(infos) != 1 {
+		t.Errorf("%v", infos)
+	}
+	if err := l.RemoveNodeData(1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if infos, _ := l.ListNodeInfo(); len(infos) != 0 {
+		t.Errorf("removed, but there: %v", infos)
 	}
 }
 
