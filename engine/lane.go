@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"time"
 
@@ -120,7 +121,16 @@ func (p *Producer) landed(b *batch) {
 	p.mu.Lock()
 	l := b.lane
 	l.flying--
+	callers := b.waiters
 	l.answer(b, b.req.Err)
+	if callers > 1 && l.flying == 0 && (l.open == nil || l.open.build.Len() < callers) {
+		// Those that were just answered are likely to come again at once: with them
+		// the next flush carries all, without them it would leave with a straggler and
+		// make them wait for it.
+		p.mu.Unlock()
+		runtime.Gosched()
+		p.mu.Lock()
+	}
 	if !l.lingerOn {
 		l.settle()
 	}

@@ -18,11 +18,13 @@ type Batch struct {
 	// Positions of the keyed records; keyless ones get theirs with their sequences.
 	minPos, maxPos uint32
 	keyed          bool
+	now            int64    // the time of records that name none
 	keyless        []uint32 // places of records without a key
 }
 
 // NewBatch returns an empty batch of at most size bytes, on disk and in memory; 0
-// means the producer's BatchBytes. It waits for memory until ctx ends.
+// means the producer's BatchBytes. It waits for memory until ctx ends. Records that
+// name no time get that of this call.
 func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if size == 0 {
 		size = p.opts.BatchBytes
@@ -39,7 +41,7 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if err != nil {
 		return nil, about(p.name, -1, err)
 	}
-	return &Batch{p: p, b: b, minPos: ^uint32(0)}, nil
+	return &Batch{p: p, b: b, minPos: ^uint32(0), now: p.e.millis()}, nil
 }
 
 // Len is the number of records so far.
@@ -50,7 +52,10 @@ func (b *Batch) Add(r Record) error {
 	if b.b == nil {
 		return ErrBatchSent
 	}
-	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: b.p.e.stamp(&r)}
+	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: b.now}
+	if !r.Time.IsZero() {
+		rec.Timestamp = r.Time.UnixMilli()
+	}
 	if err := b.b.build.Add(&rec, b.next()); err != nil {
 		return err
 	}
@@ -64,7 +69,7 @@ func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	if b.b == nil {
 		return nil, nil, ErrBatchSent
 	}
-	key, value, err = b.b.build.Reserve(keyLen, valueLen, nil, b.p.e.millis())
+	key, value, err = b.b.build.Reserve(keyLen, valueLen, nil, b.now)
 	return key, value, err
 }
 
