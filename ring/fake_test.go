@@ -190,7 +190,7 @@ func (f *fake) take(limit uint32) uint32 {
 			broken = false
 		}
 		v := all
-		if f.onRequest != nil && q.user != cancelUser {
+		if f.onRequest != nil && q.user != cancelUser && !broken { // what is cancelled does not run
 			v = f.onRequest(len(f.trace), q)
 			if v != all {
 				f.faults++

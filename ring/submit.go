@@ -201,6 +201,7 @@ func (r *Ring) mend(left uint32) {
 			return // a chain, or a single request, begins here
 		}
 		s.parked = true
+		s.gen.Store(s.gen.Load()) // orders it before the answer
 		user := entryUser(e)
 		e.Reset()
 		e.PrepOperation(abi.IORING_OP_NOP, -1, 0, 0, 0)
