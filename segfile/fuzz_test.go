@@ -163,3 +163,18 @@ func fuzzOne(t *testing.T, seed uint64, l uint8, edits []byte) {
 		t.Fatal(err)
 	}
 }
+
+// What the fuzzer would find soon, without it.
+func TestAnyEdits(t *testing.T) {
+	for seed := range seeds(300) {
+		rng := rand.New(rand.NewPCG(seed, 13))
+		edits := make([]byte, 4*(1+rng.IntN(30)))
+		for i := range edits {
+			edits[i] = byte(rng.Uint32())
+			if i%4 == 0 && rng.IntN(4) > 0 {
+				edits[i] = byte(rng.IntN(2)) // most of it where the frames are
+			}
+		}
+		fuzzOne(t, rng.Uint64(), uint8(seed), edits)
+	}
+}

@@ -1,0 +1,258 @@
+package segfile
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// located is a frame head and where it lies.
+type located struct {
+	pos  int64
+	head record.Head
+}
+
+// walk recovers an open file.
+func (v *Verdict) walk(o *opened) error {
+	r := &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base}
+	v.tally = tally{next: o.hdr.Base}
+	if err := o.readStart(); err != nil {
+		return err
+	}
+	// The start mark was durable before the file had its name, whatever it says.
+	r.durable = DataStart + 1
+	if o.hasMark {
+		v.tally.table = o.table
+		r.durable = DataStart + alignBlock(int64(o.mark.FrameLen))
+	} else {
+		v.damage(DataStart, "the start mark is damaged: what the range knew of its producers is not known")
+		if err := r.noStart(); err != nil {
+			return err
+		}
+	}
+	for {
+		if err := r.chain(); err != nil {
+			return err
+		}
+		bad, err := r.settle()
+		if err != nil {
+			return err
+		}
+		s, err := r.look(bad)
+		if err != nil {
+			return err
+		}
+		done, err := r.decide(bad, s)
+		if err != nil || done {
+			v.Table, v.Durable = v.tally.table, r.durable
+			return err
+		}
+	}
+}
+
+// recovery follows the chain of frames of an open file.
+type recovery struct {
+	v    *Verdict
+	o    *opened
+	win  *window
+	salt uint64
+
+	pos     int64     // of the frame that is next
+	next    uint64    // its base offset
+	durable int64     // the highest durable position seen
+	lag     int64     // the furthest a frame's end was from its durable position
+	longest int64     // frame seen
+	pending []located // frames in the chain that end behind durable
+	tail    int64     // end of the last frame with records that was taken, unaligned
+	stop    uint64    // records from this offset on are not part of the segment; 0 = all are
+	one     bool      // the first frame behind damage is all that is looked for
+}
+
+// noStart steps over a damaged start mark whose header still says how long it is.
+func (r *recovery) noStart() error {
+	h, ok, err := r.valid()
+	if err != nil || !ok || !h.Mark() {
+		return err
+	}
+	next, err := r.win.after(r.pos, &h)
+	if err != nil {
+		return err
+	}
+	r.v.Holes = append(r.v.Holes, Hole{Position: r.pos, Length: next - r.pos, Offset: r.next})
+	r.pos = next
+	return nil
+}
+
+// valid reads the head at pos if it can be the chain's next.
+func (r *recovery) valid() (record.Head, bool, error) {
+	if r.pos >= r.o.size {
+		return record.Head{}, false, nil
+	}
+	h, err := r.win.head(r.pos, r.salt)
+	switch {
+	case isRead(err):
+		return h, false, err
+	case err != nil:
+		return h, false, newer(r.v.Name, r.pos, err)
+	case h.Base != r.next, h.Durable > r.pos, r.pos+int64(h.FrameLen) > r.o.size:
+		return h, false, nil
+	case r.stop != 0 && h.Base >= r.stop && !h.Mark():
+		return h, false, nil
+	}
+	return h, true, nil
+}
+
+// chain follows heads until one is not valid.
+func (r *recovery) chain() error {
+	for {
+		h, ok, err := r.valid()
+		if err != nil || !ok {
+			return err
+		}
+		r.prove(h.Durable)
+		end := r.pos + int64(h.FrameLen)
+		r.lag, r.longest = max(r.lag, end-h.Durable), max(r.longest, int64(h.FrameLen))
+		r.pending = append(r.pending, located{r.pos, h})
+		if end <= r.durable {
+			r.commit(len(r.pending))
+		}
+		if r.pos, err = r.win.after(r.pos, &h); err != nil {
+			return err
+		}
+		r.next = h.Next()
+	}
+}
+
+// prove takes a durable position, and with it all frames that end before it.
+func (r *recovery) prove(durable int64) {
+	if durable <= r.durable {
+		return
+	}
+	r.durable = durable
+	n := 0
+	for n < len(r.pending) && r.pending[n].pos+int64(r.pending[n].head.FrameLen) <= durable {
+		n++
+	}
+	r.commit(n)
+}
+
+// commit takes the first n pending frames for good.
+func (r *recovery) commit(n int) {
+	for i := range r.pending[:n] {
+		p := &r.pending[i]
+		r.v.tally.add(p.pos, &p.head)
+		if !p.head.Mark() {
+			r.tail = p.pos + int64(p.head.FrameLen)
+		}
+	}
+	r.pending = append(r.pending[:0], r.pending[n:]...)
+}
+
+// settle checks the payloads of the frames that nothing proves, in order. The
+// first that is not whole is where the chain breaks after all.
+func (r *recovery) settle() (bad *located, err error) {
+	for i := range r.pending {
+		p := &r.pending[i]
+		ok, err := r.win.whole(p.pos, &p.head)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			b := *p
+			r.commit(i)
+			r.restart(b.pos, b.head.Base)
+			return &b, nil
+		}
+		rough, err := r.rough(p)
+		if err != nil {
+			return nil, err
+		}
+		if rough {
+			end, next := alignFrame(p.pos+int64(p.head.FrameLen)), p.head.Next()
+			r.commit(i + 1)
+			r.restart(end, next)
+			return nil, nil
+		}
+	}
+	r.commit(len(r.pending))
+	return nil, nil
+}
+
+// restart forgets what was read behind pos.
+func (r *recovery) restart(pos int64, next uint64) {
+	r.pending = r.pending[:0]
+	r.pos, r.next = pos, next
+}
+
+// rough says whether the rest of the block behind a frame is neither zeros nor a
+// frame, though it begins like zeros.
+func (r *recovery) rough(p *located) (bool, error) {
+	end := alignFrame(p.pos + int64(p.head.FrameLen))
+	next, err := r.win.after(p.pos, &p.head)
+	if err != nil || next == end {
+		return false, err
+	}
+	b, err := r.win.get(end, int(next-end))
+	return !isZero(b), err
+}
+
+// decide acts on one break; done when it is the end.
+func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
+	v := r.v
+	verd, why := decideTail(s.kind, s.behind, s.behind && max(s.durable, r.durable) > r.pos, s.joined)
+	switch verd {
+	case tailClean:
+		if v.Why == "" {
+			v.Why = why
+		}
+	case tailCut:
+		v.State, v.Why = max(v.State, Torn), why
+		v.Cut = Cut{Position: r.pos, Length: s.end - r.pos}
+		if s.next > r.next {
+			v.Cut.Records = s.next - r.next
+		}
+	case tailStep:
+		v.State, v.Why = max(v.State, Torn), why
+		r.step(bad, s)
+		return false, nil
+	case tailHole:
+		v.damage(r.pos, why)
+		r.step(bad, s)
+		return false, nil
+	default:
+		panic(fmt.Sprintf("segfile: %s: no row for a break of kind %d at %d, behind %v, durable %d, joined %v", v.Name, s.kind, r.pos, s.behind, s.durable, s.joined))
+	}
+	v.End = fence.End{Offset: v.tally.next, Position: alignBlock(r.pos), Bytes: v.tally.bytes}
+	v.footerAt = alignBlock(max(r.pos, s.end))
+	return true, nil
+}
+
+// step records a hole at the break and goes on behind it: where a damaged payload
+// ends, or at the first valid frame that follows.
+func (r *recovery) step(bad *located, s sight) {
+	h := Hole{Position: r.pos, Offset: r.next}
+	to, next := s.first.pos, s.first.head.Base
+	if bad != nil {
+		to, next = s.resume, bad.head.Next()
+	}
+	h.Length, h.Records = to-r.pos, next-r.next
+	r.v.Holes = append(r.v.Holes, h)
+	r.pos, r.next = to, next
+	r.v.tally.skip(&h)
+	if s.lost != nil && s.lost.Next() <= next && r.v.tally.table != nil {
+		// Its records are gone and its producer was told that they are safe: the next
+		// batch follows them.
+		r.v.tally.table.Update(s.lost)
+	}
+	r.prove(s.durable)
+}
+
+// newer passes on that a frame is a later version's: then nothing may be decided.
+func newer(file string, pos int64, err error) error {
+	if errors.Is(err, record.ErrVersion) {
+		return damaged(file, pos, err)
+	}
+	return nil
+}
