@@ -188,7 +188,8 @@ func (a *app) reportAppend(res bench.Result, floor *bench.Floor, dir string) err
 			a.printf("  (fio is not installed; with it the floor is the usual one: apt-get install fio)\n")
 		}
 		if out.Ratio != nil {
-			a.printf("\nratio: %.2f of the floor's rate in payload bytes\n", *out.Ratio)
+			a.printf("\nratio: %.2f of the floor's rate in payload bytes; latency p50 %.2f and p99 %.2f of the floor's\n", *out.Ratio,
+				float64(res.Sent.Latency.P50)/float64(floor.Latency.P50), float64(res.Sent.Latency.P99)/float64(floor.Latency.P99))
 		}
 	})
 	if err == nil && !ok {

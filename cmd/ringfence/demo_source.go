@@ -28,7 +28,10 @@ type source struct {
 	lines int64  // at most this many; 0 is all
 }
 
-const generatedLines = 1_000_000
+const (
+	generatedLines  = 1_000_000
+	longestDemoLine = 128 << 10
+)
 
 // findSource picks what the demo stores: the file, else the toolchain's own source
 // tree, else generated lines.
@@ -113,7 +116,8 @@ func visitFile(file string, visit func([]byte) error) error {
 		return err
 	}
 	defer f.Close()
-	lines := newLineReader(f, 1<<20)
+	lines := newLineReader(f, longestDemoLine)
+	lines.skipLong = true // an archive written as one string literal is no line of text
 	for {
 		line, err := lines.next()
 		if errors.Is(err, io.EOF) {

@@ -162,8 +162,5 @@ func deviceFinding(queue string) finding {
 	default:
 		f.Found += ", no FUA: each durable write is followed by a flush of the device's cache"
 	}
-	if get("rotational") == "1" && !strings.HasPrefix(filepath.Base(filepath.Dir(queue)), "vd") {
-		f.Advice = "a rotating disk: expect a few hundred durable writes a second; use large batches"
-	}
 	return f
 }

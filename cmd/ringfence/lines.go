@@ -16,6 +16,8 @@ type lineReader struct {
 	n     int64
 	read  int64 // bytes taken, newlines included
 	long  []byte
+
+	skipLong bool // leave longer lines out instead of failing
 }
 
 func newLineReader(r io.Reader, limit int) *lineReader {
@@ -24,44 +26,46 @@ func newLineReader(r io.Reader, limit int) *lineReader {
 
 // next returns the next line, which is valid until the call after, or io.EOF.
 func (l *lineReader) next() ([]byte, error) {
-	l.long = l.long[:0]
 	for {
-		part, err := l.r.ReadSlice('\n')
-		l.read += int64(len(part))
-		switch {
-		case err == nil:
-			l.n++
-			return l.line(part[:len(part)-1])
-		case errors.Is(err, bufio.ErrBufferFull):
-			if len(l.long)+len(part) > l.limit {
-				return nil, l.tooLong()
-			}
-			l.long = append(l.long, part...)
-		case errors.Is(err, io.EOF):
-			if len(l.long)+len(part) == 0 {
-				return nil, io.EOF
-			}
-			l.n++
-			return l.line(part)
-		default:
-			return nil, fmt.Errorf("reading line %d: %w", l.n+1, err)
+		line, long, err := l.scan()
+		if err != nil {
+			return nil, err
+		}
+		l.n++
+		if !long {
+			return line, nil
+		}
+		if !l.skipLong {
+			return nil, fmt.Errorf("line %d is longer than %s; a larger --batch takes larger records", l.n, bytesText(l.limit))
 		}
 	}
 }
 
-func (l *lineReader) line(part []byte) ([]byte, error) {
-	if len(l.long)+len(part) > l.limit {
-		return nil, l.tooLong()
+// scan reads one line, and says whether it is longer than the limit; then only its
+// beginning is returned.
+func (l *lineReader) scan() (line []byte, long bool, err error) {
+	l.long = l.long[:0]
+	for {
+		part, err := l.r.ReadSlice('\n')
+		l.read += int64(len(part))
+		full := errors.Is(err, bufio.ErrBufferFull)
+		end := errors.Is(err, io.EOF)
+		if err == nil {
+			part = part[:len(part)-1]
+		} else if !full && !end {
+			return nil, false, fmt.Errorf("reading line %d: %w", l.n+1, err)
+		}
+		if end && len(part)+len(l.long) == 0 && !long {
+			return nil, false, io.EOF
+		}
+		if long = long || len(l.long)+len(part) > l.limit; !long && (full || len(l.long) > 0) {
+			l.long = append(l.long, part...)
+			part = l.long
+		}
+		if !full {
+			return part, long, nil
+		}
 	}
-	if len(l.long) == 0 {
-		return part, nil
-	}
-	l.long = append(l.long, part...)
-	return l.long, nil
-}
-
-func (l *lineReader) tooLong() error {
-	return fmt.Errorf("line %d is longer than %s; a larger --batch takes larger records", l.n+1, bytesText(l.limit))
 }
 
 // openInput opens a file, or standard input for "" and "-", and tells its size, 0

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// asCommand makes this test binary the command: demo and bench start themselves
+// again, and tests start it to kill it.
+const asCommand = "RINGFENCE_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	os.Setenv(asCommand, "1")
+	os.Unsetenv(dataDirVar)
+	os.Exit(m.Run())
+}
+
+// ran is what one command line did.
+type ran struct {
+	code     int
+	out, err string
+}
+
+// ringfence runs a command line in this process.
+func ringfence(t *testing.T, in string, args ...string) ran {
+	t.Helper()
+	var out, errw bytes.Buffer
+	code := run(t.Context(), args, strings.NewReader(in), &out, &errw)
+	return ran{code, out.String(), errw.String()}
+}
+
+// ok runs a command line that must succeed.
+func ok(t *testing.T, in string, args ...string) string {
+	t.Helper()
+	r := ringfence(t, in, args...)
+	if r.code != 0 {
+		t.Fatalf("ringfence %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+	}
+	return r.out
+}
+
+// process is the command in a process of its own.
+func process(ctx context.Context, args ...string) *exec.Cmd {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	return cmd
+}
+
+func parse[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("not JSON: %v\n%s", err, text)
+	}
+	return v
+}
+
+// lines makes n numbered lines.
+func lines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "user%d did thing number %d\n", i%37, i)
+	}
+	return b.String()
+}
+
+// segments lists the segment files of a data directory.
+func segments(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no segment files below %s (%v)", dir, err)
+	}
+	return files
+}
+
+// filled is a data directory with one topic "t" of n lines.
+func filled(t *testing.T, n int) (dir, text string) {
+	t.Helper()
+	dir, text = filepath.Join(t.TempDir(), "data"), lines(n)
+	ok(t, text, "produce", "t", "--create", "--data-dir", dir, "--key-regexp", `^\w+`)
+	return dir, text
+}
