@@ -30,30 +30,39 @@ func bothSides(t *testing.T, seed uint64) {
 	const unit = 2 * blockSize
 	rng, faults := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1))
 	r, f := newFakeAt(t, Options{Entries: 8}, units*unit, uint32(rng.IntN(300))-150)
-	f.late, f.order = true, faults
+	f.late, f.order = seed%2 == 0, faults
 	mem := memory(t, units*unit)
 	fill(mem, int(seed))
+	refused := 0 // in a row: fewer than the ring puts up with
 	f.onEnter = func(_ int, submit, _ uint32) (uint32, syscall.Errno) {
-		switch faults.IntN(8) {
+		fault := faults.IntN(8)
+		if refused++; fault > 4 || refused > maxRefusals/2 {
+			refused = 0
+			return submit, 0
+		}
+		switch fault {
 		case 0:
 			return 0, syscall.EAGAIN
 		case 1:
 			return 0, syscall.EINTR
 		case 2:
 			return 0, syscall.EBUSY
-		case 3, 4:
-			return uint32(faults.IntN(int(submit) + 1)), 0
 		}
-		return submit, 0
+		return uint32(faults.IntN(int(submit) + 1)), 0
 	}
 	early := 0
+	var spent [units]int // faults of a unit stay below what the ring puts up with
 	f.onRequest = func(_ int, q request) verdict {
 		if q.op == abi.IORING_OP_FALLOCATE {
 			if at := q.off; !bytes.Equal(f.files[3][at:at+unit], mem[at:at+unit]) {
 				early++
 			}
 		}
-		switch faults.IntN(8) {
+		fault := faults.IntN(8)
+		if spent[q.off/unit]++; spent[q.off/unit] > maxStalls {
+			fault = 7
+		}
+		switch fault {
 		case 0:
 			return verdict{errno: syscall.EINTR}
 		case 1:
