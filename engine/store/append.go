@@ -44,6 +44,9 @@ func (s *Segment) Append(a *Append) error {
 	if err != nil {
 		return err
 	}
+	if n := len(a.Frame); n != int(head.FrameLen) || head.Mark() || cap(a.Frame) < roundUp(n, disk.Block) {
+		return fmt.Errorf("%w: %d bytes of memory for %d with a frame of %d records in %d bytes", record.ErrUsage, cap(a.Frame), n, head.Count, head.FrameLen)
+	}
 	a.head, a.Err, a.Duplicate = head, nil, false
 	a.First, a.Last = 0, 0
 
@@ -69,9 +72,13 @@ func (s *Segment) Wait(a *Append) { s.shard.await(&a.gate) }
 // admit says whether s takes a now. The shard's mu is held.
 func (s *Segment) admit(a *Append) error {
 	switch {
+	case s.shard.closed:
+		return s.wrap(ErrClosed)
 	case s.failed != nil:
 		return s.wrap(s.failed)
-	case s.phase != open:
+	case s.phase == fencing:
+		return &SealedError{Segment: s.meta.ID, Fencing: true}
+	case s.phase == fenced:
 		return &SealedError{Segment: s.meta.ID, End: s.end.Offset}
 	case s.store.full.Load():
 		return s.wrap(ErrOutOfSpace)
@@ -117,36 +124,46 @@ func (s *Segment) judge(a *Append) []byte {
 // trim rebuilds a's frame without what was stored before, in memory that is given
 // back with the flush.
 func (s *Segment) trim(a *Append, table *segfile.ProducerTable) []byte {
+	frame, err := s.rebuild(a, table)
+	switch {
+	case errors.Is(err, record.ErrEmpty):
+		a.Duplicate = true
+		s.store.count.duplicates.Add(uint64(a.head.Count))
+		return nil
+	case err != nil:
+		a.Err = s.wrap(err)
+		return nil
+	}
+	count := a.head.Count
+	if a.head, err = record.ParseHead(frame, 0); err != nil {
+		a.Err = s.wrap(err)
+		return nil
+	}
+	s.store.count.duplicates.Add(uint64(count - a.head.Count))
+	return frame
+}
+
+// rebuild puts the records of a that are new into a frame in a.trimmed. It may be
+// longer than the one that came: it is not compressed, and says which sequences
+// are left out.
+func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, error) {
 	var scratch record.Scratch
 	b, err := record.Verify(a.Frame, 0, &scratch)
 	if err != nil {
-		a.Err = s.wrap(err)
-		return nil
+		return nil, err
 	}
-	slab, ok := s.store.disk.Arena().Alloc(roundUp(max(len(a.Frame), int(a.head.RawLen)+record.HeaderSize), disk.Block))
-	if !ok {
-		a.Err = s.wrap(fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded))
-		return nil
-	}
-	frame, err := record.Trim(slab, b, a.head.PrevSeq, func(i int) bool {
+	frame, err := record.Trim(nil, b, a.head.PrevSeq, func(i int) bool {
 		return !table.Seen(a.head.Producer, b.Seq(i), b.Position(i))
 	})
-	if err == nil {
-		s.store.count.duplicates.Add(uint64(a.head.Count))
-		a.head, err = record.ParseHead(frame, 0)
-		s.store.count.duplicates.Add(-uint64(a.head.Count))
-	}
 	if err != nil {
-		s.store.disk.Arena().Free(slab)
-		if errors.Is(err, record.ErrEmpty) {
-			a.Duplicate = true
-			return nil
-		}
-		a.Err = s.wrap(err)
-		return nil
+		return nil, err
+	}
+	slab, ok := s.store.disk.Arena().Alloc(roundUp(len(frame), disk.Block))
+	if !ok {
+		return nil, fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded)
 	}
 	a.trimmed = slab
-	return slab[:len(frame)]
+	return slab[:copy(slab, frame)], nil
 }
 
 // A fifo is a queue of appends in one reused slice.

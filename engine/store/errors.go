@@ -12,7 +12,7 @@ var (
 	ErrClosed          = errors.New("store: closed")
 	ErrNoSegment       = errors.New("store: no such segment")                     // never stored here, or deleted
 	ErrStorage         = errors.New("store: storage failed")                      // this copy takes no more; roll to a new segment
-	ErrOutOfSpace      = errors.New("store: file system is full")                 // free space; appends resume by themselves
+	ErrOutOfSpace      = errors.New("store: file system is full")                 // free space; appends resume by themselves, behind a roll if it is an ErrStorage too
 	ErrOverloaded      = errors.New("store: too much waits for this segment")     // wait for acknowledgements, then retry
 	ErrDamaged         = errors.New("store: segment is damaged")                  // see the message for file and byte
 	ErrGap             = errors.New("store: a batch before this one is missing")  // resend from the producer's last acknowledged sequence
@@ -20,13 +20,18 @@ var (
 	ErrLocked          = errors.New("store: directory is in use by another process")
 )
 
-// SealedError refuses an append on a fenced segment: continue at End in its successor.
+// SealedError refuses an append on a fenced segment: continue at End in its
+// successor. While Fencing, where that is is not known yet: Fence waits for it.
 type SealedError struct {
 	Segment fence.SegmentID
 	End     uint64
+	Fencing bool
 }
 
 func (e *SealedError) Error() string {
+	if e.Fencing {
+		return fmt.Sprintf("store: segment %s is being fenced", e.Segment)
+	}
 	return fmt.Sprintf("store: segment %s is fenced at offset %d", e.Segment, e.End)
 }
 

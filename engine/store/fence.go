@@ -13,14 +13,22 @@ import (
 // before goes to disk first; appends after it are refused with a *SealedError. It
 // is idempotent, also across restarts, and the answer never changes.
 //
-// A copy that failed is fenced where its durable records end, read again from
-// disk: every acknowledged record is in it, and one whose outcome was unknown may be.
+// A copy that failed is fenced at its last acknowledged record: what the failed
+// writes left behind cannot be proved durable, even where it can be read.
 func (s *Segment) Fence() (fence.End, error) {
-	sh := s.shard
-	if sh == nil {
+	if s.shard == nil {
 		end, _ := s.Fenced()
 		return end, nil
 	}
+	if err := s.store.enter(); err != nil {
+		return fence.End{}, s.wrap(err)
+	}
+	defer s.store.leave()
+	return s.fence()
+}
+
+func (s *Segment) fence() (fence.End, error) {
+	sh := s.shard
 	sh.mu.Lock()
 	switch s.phase {
 	case fenced:
@@ -30,7 +38,7 @@ func (s *Segment) Fence() (fence.End, error) {
 		done := s.latched
 		sh.mu.Unlock()
 		<-done
-		return s.Fence()
+		return s.fence()
 	}
 	s.phase = fencing
 	s.latched = make(chan struct{})
@@ -45,13 +53,17 @@ func (s *Segment) Fence() (fence.End, error) {
 	end, err := s.latch()
 	sh.mu.Lock()
 	if err != nil {
-		// Not fenced: no answer was given, and a later call tries again. Appends go
-		// on only if the copy did not fail.
+		// No answer was given, and a later call tries again; the copy takes no more.
 		s.phase = open
-		if s.failed == nil {
-			s.failed = storageError(err)
+		s.store.noteSpace(err)
+		if !errors.Is(err, ErrDamaged) {
+			err = storageError(err)
 		}
-		err = s.wrap(s.failed)
+		if s.failed == nil {
+			s.failed = err
+			s.store.count.failures.Add(1)
+		}
+		err = s.wrap(err)
 	} else {
 		s.phase, s.end = fenced, end
 		s.durable.Store(end.Position)
@@ -76,22 +88,39 @@ func (s *Segment) latch() (fence.End, error) {
 }
 
 // latchFailed fences a copy after a failed write. What the writer remembers
-// includes the failed flushes, so end, index and producers come from the disk.
+// includes the failed flushes, so index and producers come from the disk.
 func (s *Segment) latchFailed() (fence.End, error) {
-	v, err := segfile.Recover(s.store.disk, s.name)
+	v, err := s.recovered()
+	if err == nil && v.Latch.State() == fence.Open && v.End.Offset > s.end.Offset {
+		// A record that a failed write left here would be a repeat when its producer
+		// sends it again, and acknowledged, and might be lost yet. Nothing was
+		// acknowledged from this block on: without its first frame the chain ends.
+		if err = s.writer.File().WriteAt(make([]byte, disk.Block), s.end.Position); err == nil {
+			v, err = s.recovered()
+		}
+	}
 	if err != nil {
 		return fence.End{}, err
 	}
-	if err := v.Err(); err != nil {
-		return fence.End{}, err
-	}
-	if v.End.Offset < s.end.Offset {
-		return fence.End{}, fmt.Errorf("%w: the disk holds offsets up to %d, but %d were acknowledged", ErrDamaged, v.End.Offset, s.end.Offset)
+	if v.End != s.end {
+		return fence.End{}, fmt.Errorf("%w: the disk holds offsets up to %d, and %d were acknowledged: %s", ErrDamaged, v.End.Offset, s.end.Offset, v.Why)
 	}
 	if _, err := v.Fence(s.store.opts.Now().UnixMilli(), s.store.opts.FenceID()); err != nil {
 		return fence.End{}, err
 	}
 	return s.reopen()
+}
+
+// recovered says what the copy's file holds.
+func (s *Segment) recovered() (*segfile.Verdict, error) {
+	v, err := segfile.Recover(s.store.disk, s.name)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return v, nil
 }
 
 // reopen turns the copy into a fenced one that is read through a Reader.
@@ -105,14 +134,13 @@ func (s *Segment) reopen() (fence.End, error) {
 		return end, errors.Join(fmt.Errorf("%s: the latch written a moment ago is not there", s.name), r.Close())
 	}
 	s.reader.Store(r)
-	w := s.writer
 	if s.use() != nil {
 		return end, nil
 	}
 	s.store.tasks.Go(func() {
 		defer s.unuse()
 		// Off the caller's path: giving blocks back can take long.
-		if err := w.Trim(); err != nil {
+		if err := segfile.Trim(s.store.disk, s.name); err != nil {
 			s.store.log.Warn("cannot give unused blocks back", "file", s.name, "err", err)
 		}
 	})
@@ -129,29 +157,23 @@ func (s *Segment) handle() (disk.File, error) {
 
 // retire gives a deleted segment's file to the pool.
 func (s *Segment) retire() error {
-	if r := s.reader.Load(); r != nil {
-		if err := r.Close(); err != nil {
-			return s.wrap(err)
-		}
+	err := s.close()
+	if err == nil {
+		err = s.store.pool.Recycle(s.name)
 	}
-	if s.writer != nil {
-		if err := s.writer.Close(); err != nil {
-			return s.wrap(err)
-		}
-	}
-	if err := s.store.pool.Recycle(s.name); err != nil {
+	if err != nil {
 		return s.wrap(err)
 	}
 	return nil
 }
 
 func (s *Segment) close() error {
-	var err error
+	var errs []error
 	if r := s.reader.Load(); r != nil {
-		err = r.Close()
+		errs = append(errs, r.Close())
 	}
 	if s.writer != nil {
-		err = s.writer.Close()
+		errs = append(errs, s.writer.Close())
 	}
-	return err
+	return errors.Join(errs...)
 }

@@ -2,7 +2,7 @@ package store
 
 import (
 	"errors"
-	"syscall"
+	"fmt"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -100,11 +100,16 @@ func (s *Segment) requeue(f *flush) {
 func (f *flush) prepare() bool {
 	s := f.seg
 	w := s.writer
-	at, buf := 0, f.stage
+	at, buf := 0, []byte(nil)
 	next := w.NextOffset()
 	for _, a := range f.appends {
 		frame := s.judge(a)
 		if frame == nil {
+			continue
+		}
+		n := len(frame)
+		if f.stage != nil && !f.room(at+roundUp(n, record.FrameAlign)) {
+			a.Err = s.wrap(fmt.Errorf("%w: no memory to gather it with others", ErrOverloaded))
 			continue
 		}
 		a.First, a.Last = next, next+uint64(a.head.Count)-1
@@ -112,8 +117,8 @@ func (f *flush) prepare() bool {
 		record.Stamp(frame, a.First, s.durable.Load(), s.meta.Salt)
 		a.head.Base = a.First
 		w.Table().Update(&a.head) // the next one in this flush is judged by it
-		n := len(frame)
 		if f.stage != nil {
+			buf = f.stage
 			copy(buf[at:], frame)
 			clear(buf[at+n : at+roundUp(n, record.FrameAlign)])
 			at += roundUp(n, record.FrameAlign)
@@ -137,22 +142,33 @@ func (f *flush) prepare() bool {
 	return true
 }
 
+// room makes the stage at least n bytes long, which it is unless a trimmed frame
+// became longer than it was.
+func (f *flush) room(n int) bool {
+	if n <= len(f.stage) {
+		return true
+	}
+	arena := f.seg.store.disk.Arena()
+	stage, ok := arena.Alloc(roundUp(n, disk.Block))
+	if !ok {
+		return false
+	}
+	copy(stage, f.stage)
+	arena.Free(f.stage)
+	f.stage = stage
+	return true
+}
+
 // packed is the room a's frame takes in a flush.
 func packed(a *Append) int { return roundUp(len(a.Frame), record.FrameAlign) }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// storageError gives a failed write its one meaning for callers.
+// storageError gives a failed write its one meaning for callers: the copy takes no
+// more, and if there was no space, they are to know.
 func storageError(err error) error {
-	kind := ErrStorage
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		kind = ErrOutOfSpace
+	if errors.Is(err, disk.ErrNoSpace) {
+		return fmt.Errorf("%w: %w: %w", ErrStorage, ErrOutOfSpace, err)
 	}
-	return &failure{kind: kind, err: err}
+	return fmt.Errorf("%w: %w", ErrStorage, err)
 }
-
-// failure is a storage error with its kind.
-type failure struct{ kind, err error }
-
-func (f *failure) Error() string   { return f.kind.Error() + ": " + f.err.Error() }
-func (f *failure) Unwrap() []error { return []error{f.kind, f.err} }

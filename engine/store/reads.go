@@ -36,6 +36,17 @@ func (r *reads) push(op *disk.Op) {
 	}
 }
 
+// stop lets the reads in flight end and closes the queue.
+func (r *reads) stop() error {
+	if !r.halt(func() bool { return r.q.InFlight() > 0 }) {
+		return nil
+	}
+	<-r.gone
+	r.sub.Lock()
+	defer r.sub.Unlock()
+	return r.q.Close()
+}
+
 func (r *reads) submit() {
 	r.sub.Lock()
 	r.q.Submit() // a refusal completes the reads with the error
@@ -45,8 +56,20 @@ func (r *reads) submit() {
 // reapOnce waits for at least one completion, whoever reaps.
 func (r *reads) reapOnce() {
 	before := r.q.InFlight()
-	if r.reapWhile(func() bool { return r.q.InFlight() >= before && before > 0 }) {
+	full := func() bool { return r.q.InFlight() >= before && before > 0 }
+	if r.reapWhile(full) {
 		return
 	}
-	r.wakeResident()
+	r.mu.Lock()
+	for r.reaping && full() {
+		r.idle.Wait()
+	}
+	r.mu.Unlock()
+}
+
+// reaped wakes those who wait for room.
+func (r *reads) reaped() {
+	r.mu.Lock()
+	r.idle.Broadcast()
+	r.mu.Unlock()
 }

@@ -17,6 +17,7 @@ type driver struct {
 	mu      sync.Mutex // guards reaping and, in a shard, its segments' queues; never held across I/O
 	reaping bool
 	closed  bool
+	idle    *sync.Cond // once closed: a role was given back
 
 	// settle runs on the reaper after each Wait, without mu, with what Done left
 	// behind. Set once.
@@ -28,7 +29,7 @@ type driver struct {
 }
 
 func (d *driver) start(q disk.Queue, settle func()) {
-	d.q, d.settle = q, settle
+	d.q, d.settle, d.idle = q, settle, sync.NewCond(&d.mu)
 	d.kick, d.quit, d.gone = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go d.resident()
 }
@@ -69,6 +70,7 @@ func (d *driver) reapWhile(more func() bool) bool {
 		d.mu.Lock()
 	}
 	d.reaping = false
+	d.idle.Broadcast()
 	left := d.q.InFlight() > 0
 	d.mu.Unlock()
 	if left {
@@ -77,56 +79,65 @@ func (d *driver) reapWhile(more func() bool) bool {
 	return true
 }
 
-// A gate is what one goroutine waits on. It is used again after reset.
+// A gate is what one goroutine waits on. It is used again after reset. Only done
+// tells that it was released; what is in open is a hint to look again, and may be
+// left from an earlier use.
 type gate struct {
 	done atomic.Bool
-	open chan struct{} // holds the token of one release
+	open chan struct{} // holds one
 }
 
 func (g *gate) reset() {
 	g.done.Store(false)
 	if g.open == nil {
 		g.open = make(chan struct{}, 1)
-		return
-	}
-	select {
-	case <-g.open:
-	default:
 	}
 }
 
 func (g *gate) release() {
 	g.done.Store(true)
-	g.open <- struct{}{}
+	select {
+	case g.open <- struct{}{}:
+	default:
+	}
 }
 
 // await returns when g is released, reaping meanwhile if nobody else does.
 func (d *driver) await(g *gate) {
+	if g.done.Load() && d.q.InFlight() > 0 {
+		d.wakeResident() // what the caller started for others; it will not reap now
+	}
 	for !g.done.Load() {
-		if !d.reapWhile(func() bool { return !g.done.Load() && d.q.InFlight() > 0 }) {
+		// Where there is nothing to reap, it was not submitted yet, or is about to be
+		// released.
+		if !d.reapWhile(func() bool { return !g.done.Load() && d.q.InFlight() > 0 }) || !g.done.Load() {
 			<-g.open
-			return
-		}
-		if !g.done.Load() && d.q.InFlight() == 0 {
-			// Not submitted yet, or answered by somebody who is about to release g.
-			<-g.open
-			return
 		}
 	}
 }
 
-// stop ends the resident and closes the queue, which waits for the kernel.
-func (d *driver) stop() error {
+// halt lets what is on its way end, as busy tells under mu, and keeps the reaper
+// role: nobody waits for the queue any more, which the caller then closes. Reports
+// whether it was the first to do so.
+func (d *driver) halt(busy func() bool) bool {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.closed {
-		d.mu.Unlock()
-		return nil
+		return false
 	}
 	d.closed = true
-	d.mu.Unlock()
+	for d.reaping || busy() {
+		if d.reaping || d.q.InFlight() == 0 {
+			d.idle.Wait()
+			continue
+		}
+		d.mu.Unlock()
+		d.reapWhile(func() bool { return d.q.InFlight() > 0 })
+		d.mu.Lock()
+	}
+	d.reaping = true
 	close(d.quit)
-	<-d.gone
-	return d.q.Close()
+	return true
 }
 
 // A shard drives the appends of the segments that live on it.
@@ -154,6 +165,15 @@ func newShard(s *Store, q disk.Queue) *shard {
 	sh := &shard{store: s}
 	sh.start(q, sh.settleFlushes)
 	return sh
+}
+
+// stop answers what was queued and closes the queue.
+func (sh *shard) stop() error {
+	if !sh.halt(func() bool { return sh.submitting || sh.delivering || sh.inFlight > 0 || len(sh.ready) > 0 }) {
+		return nil
+	}
+	<-sh.gone
+	return sh.q.Close()
 }
 
 // markReady notes that s may have something to start. mu is held.
@@ -198,6 +218,7 @@ func (sh *shard) pump(lead bool) {
 		}
 	}
 	sh.submitting = false
+	sh.idle.Broadcast()
 	if started && !lead && !sh.reaping {
 		sh.wakeResident()
 	}
@@ -252,8 +273,10 @@ func (sh *shard) advance(s *Segment) {
 	for s.flushes.len() > 0 && s.flushes.peek().settled {
 		f := s.flushes.pop()
 		sh.inFlight--
-		if f.op.Err != nil {
-			sh.fail(s, f.op.Err)
+		if f.op.Err != nil && s.failed == nil {
+			s.failed = storageError(f.op.Err)
+			s.store.count.failures.Add(1)
+			s.store.noteSpace(s.failed)
 		}
 		for _, a := range f.appends {
 			if a.trimmed != nil {
@@ -270,6 +293,9 @@ func (sh *shard) advance(s *Segment) {
 			sh.moved = append(sh.moved, s)
 		}
 		sh.recycle(f)
+	}
+	if s.failed != nil && s.flushes.len() == 0 {
+		sh.giveUp(s)
 	}
 	if s.queue.len() > 0 {
 		sh.markReady(s)
@@ -301,21 +327,17 @@ func (sh *shard) deliver() {
 		sh.mu.Lock()
 	}
 	sh.delivering = false
+	sh.idle.Broadcast()
 }
 
-// fail closes s for appends after a storage error: everything queued is answered,
-// nothing is tried again. mu is held.
-func (sh *shard) fail(s *Segment, err error) {
-	if s.failed == nil {
-		s.failed = storageError(err)
-		s.store.count.failures.Add(1)
-	}
+// giveUp answers everything queued on a copy that failed, behind what was in
+// flight; nothing is tried again. mu is held.
+func (sh *shard) giveUp(s *Segment) {
 	for s.queue.len() > 0 {
-		a := s.queue.pop()
+		a := s.dequeue()
 		a.Err = s.wrap(s.failed)
 		sh.acks = append(sh.acks, a)
 	}
-	s.queued = 0
 }
 
 // spareFlush returns a flush to fill. mu is held.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
@@ -71,14 +72,17 @@ type Store struct {
 	reads  *reads
 	count  counters
 
-	full     atomic.Bool // the file system is nearly full: appends are refused
-	closed   atomic.Bool
+	full     atomic.Bool   // the file system is nearly full: appends are refused
+	tight    chan struct{} // a write found no space: the pool is to shrink; holds one
+	life     sync.RWMutex  // held for reading by what Close waits for; outermost, also across I/O
+	closed   bool          // guarded by life
 	quit     chan struct{}
 	stopPool context.CancelFunc
 	tasks    sync.WaitGroup
 
 	mu       sync.Mutex // guards the maps; never held across I/O
 	segments map[fence.SegmentID]*Segment
+	births   map[fence.SegmentID]bool // in Create
 	watches  map[fence.TopicID]*Watch
 }
 
@@ -93,7 +97,9 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 	s := &Store{
 		disk: d, opts: opts, log: opts.Logger,
 		segments: map[fence.SegmentID]*Segment{},
+		births:   map[fence.SegmentID]bool{},
 		watches:  map[fence.TopicID]*Watch{},
+		tight:    make(chan struct{}, 1),
 		quit:     make(chan struct{}),
 	}
 	if err := s.prepare(); err != nil {
@@ -148,7 +154,7 @@ func (s *Store) prepare() error {
 		return fmt.Errorf("store: read queue: %w", err)
 	}
 	s.reads = &reads{}
-	s.reads.start(q, func() {})
+	s.reads.start(q, s.reads.reaped)
 	return nil
 }
 
@@ -197,14 +203,20 @@ func (s *Store) Watch(topic fence.TopicID) *Watch {
 // producers (Segment.Producers), nil for nothing, and belongs to the store from
 // then on. Create returns once the file and its name are durable.
 func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
-	if s.closed.Load() {
-		return nil, ErrClosed
+	if err := s.enter(); err != nil {
+		return nil, err
 	}
+	defer s.leave()
 	if s.full.Load() {
 		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", ErrOutOfSpace, meta.ID, meta.Topic)
 	}
+	if err := s.bear(meta.ID); err != nil {
+		return nil, err
+	}
+	defer s.born(meta.ID)
 	w, err := s.pool.Create(ctx, meta, table)
 	if err != nil {
+		s.noteSpace(err)
 		return nil, fmt.Errorf("create segment %s of topic %q: %w", meta.ID, meta.Topic, storageError(err))
 	}
 	seg := &Segment{
@@ -220,6 +232,23 @@ func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.Pr
 	s.mu.Unlock()
 	seg.watch.Notify()
 	return seg, nil
+}
+
+// bear makes the caller the only one who creates a segment of this id, until born.
+func (s *Store) bear(id fence.SegmentID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.segments[id] != nil || s.births[id] {
+		return fmt.Errorf("store: create segment %s: %w", id, fs.ErrExist)
+	}
+	s.births[id] = true
+	return nil
+}
+
+func (s *Store) born(id fence.SegmentID) {
+	s.mu.Lock()
+	delete(s.births, id)
+	s.mu.Unlock()
 }
 
 // Producers is what a fenced segment's range knew of its producers at the end of
@@ -243,6 +272,10 @@ func shardOf(r fence.RangeID, n int) int {
 // Delete removes a fenced segment. Its file is kept for use again, or unlinked
 // behind the caller's back.
 func (s *Store) Delete(id fence.SegmentID) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
 	seg, err := s.Segment(id)
 	if err != nil {
 		return err
@@ -261,7 +294,11 @@ func (s *Store) Delete(id fence.SegmentID) error {
 // segments stay open: the next process recovers and fences them, unless the caller
 // fenced them first.
 func (s *Store) Close() error {
-	if s.closed.Swap(true) {
+	s.life.Lock()
+	again := s.closed
+	s.closed = true
+	s.life.Unlock()
+	if again {
 		return nil
 	}
 	close(s.quit)
@@ -269,6 +306,18 @@ func (s *Store) Close() error {
 	s.tasks.Wait()
 	return s.release()
 }
+
+// enter begins what Close waits for, until leave.
+func (s *Store) enter() error {
+	s.life.RLock()
+	if s.closed {
+		s.life.RUnlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+func (s *Store) leave() { s.life.RUnlock() }
 
 func (s *Store) release() error {
 	var errs []error
@@ -298,12 +347,39 @@ func (s *Store) watchSpace() {
 			return
 		case <-t.C:
 			s.lookAtSpace()
+		case <-s.tight:
+			s.shrinkPool()
 		}
+	}
+}
+
+// noteSpace hears of a failed write. When it was for lack of space, appends are
+// refused until the next look, so that one copy fails and not one after another.
+func (s *Store) noteSpace(err error) {
+	if !errors.Is(err, disk.ErrNoSpace) {
+		return
+	}
+	s.full.Store(true)
+	select {
+	case s.tight <- struct{}{}:
+	default:
+	}
+}
+
+// shrinkPool gives the space of retired files back: on a full file system it is
+// worth more than faster writes.
+func (s *Store) shrinkPool() {
+	if err := s.pool.Shrink(0); err != nil {
+		s.log.Warn("cannot shrink the segment pool", "err", err)
 	}
 }
 
 func (s *Store) lookAtSpace() {
 	_, free, err := s.disk.Space()
+	if err == nil && free < s.opts.ReserveBytes {
+		s.shrinkPool()
+		_, free, err = s.disk.Space()
+	}
 	if err != nil {
 		s.log.Warn("cannot read the free space", "err", err)
 		return
@@ -339,6 +415,7 @@ func (s *Store) Stats() Stats {
 		Appends: c.appends.Load(), Records: c.records.Load(),
 		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
 		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), OutOfSpace: s.full.Load(),
+		ArenaBytes: int(s.disk.Arena().Size()), ArenaUsed: int(s.disk.Arena().InUse()),
 	}
 	s.mu.Lock()
 	st.Segments = len(s.segments)
