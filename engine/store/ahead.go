@@ -1,6 +1,8 @@
 package store
 
 import (
+	"fmt"
+
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
@@ -37,16 +39,24 @@ func (sc *Scanner) runAhead(n int, end int64) (b []byte, ok bool, err error) {
 			return nil, false, nil
 		}
 	}
-	a := sc.ahead
-	if lap := a.first + cellCount*cellBytes; sc.pos >= lap || sc.pos+int64(n) > lap && lap < a.limit {
-		if err := sc.lap(lap); err != nil {
-			return nil, false, err
+	if lap := sc.ahead.first + cellCount*cellBytes; sc.pos > lap {
+		// Over a hole, to where nothing is being read yet.
+		sc.stopAhead()
+		if !sc.startAhead(end) {
+			return nil, false, nil
 		}
+	} else if sc.pos == lap || sc.pos+int64(n) > lap && lap < sc.ahead.limit {
+		err = sc.lap(lap)
 	}
-	sc.refill()
-	if err := sc.ready(sc.pos + int64(n)); err != nil {
+	if err == nil {
+		sc.refill()
+		err = sc.ready(sc.pos + int64(n))
+	}
+	if err != nil {
+		sc.stopAhead() // the next call reads again
 		return nil, false, err
 	}
+	a := sc.ahead
 	in := leadBytes + sc.pos - a.first
 	return a.slab[in : in+int64(n)], true, nil
 }
@@ -100,16 +110,18 @@ func (sc *Scanner) ready(end int64) error {
 	a := sc.ahead
 	for i := range a.cells {
 		c := &a.cells[i]
-		if !c.busy || c.pos >= end {
+		if c.size == 0 || c.pos >= end {
 			continue
 		}
-		sc.seg.store.reads.await(&c.gate)
-		c.busy = false
-		if c.op.Err != nil {
-			return sc.seg.wrap(c.op.Err)
+		if c.busy {
+			sc.seg.store.reads.await(&c.gate)
+			c.busy = false
 		}
-		if c.op.N < len(c.op.Buf) && c.pos+int64(c.op.N) < end {
-			return sc.damaged(c.pos+int64(c.op.N), errShortFile)
+		if c.op.Err != nil {
+			return sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, c.op.Err))
+		}
+		if got := c.pos + int64(c.op.N); got < min(end, c.pos+c.size) {
+			return sc.damaged(got, errShortFile)
 		}
 	}
 	return nil

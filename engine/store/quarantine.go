@@ -1,10 +1,13 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
 )
 
 const quarantineDir = "quarantine"
@@ -12,8 +15,11 @@ const quarantineDir = "quarantine"
 // SetAside moves a file that nobody knows out of the way, where it takes part in
 // nothing. It is never deleted: an operator decides. Returns its new name.
 func (s *Store) SetAside(name string) (string, error) {
-	to := fmt.Sprintf("%s/%d-%s-%s", quarantineDir, s.opts.Now().UnixMilli(), path.Base(path.Dir(name)), path.Base(name))
-	if err := s.disk.Rename(name, to); err != nil {
+	to, err := s.asideName(name)
+	if err == nil {
+		err = s.disk.Rename(name, to)
+	}
+	if err != nil {
 		return "", fmt.Errorf("set %s aside: %w", name, err)
 	}
 	if err := s.disk.SyncDir(quarantineDir); err != nil {
@@ -23,15 +29,37 @@ func (s *Store) SetAside(name string) (string, error) {
 	return to, s.disk.SyncDir(path.Dir(name))
 }
 
-// SetAsideSegment does so with a segment that no metadata lists.
+// asideName is a name in the quarantine that no file has: a rename would replace it.
+func (s *Store) asideName(name string) (string, error) {
+	entries, err := s.disk.List(quarantineDir)
+	if err != nil {
+		return "", err
+	}
+	base := fmt.Sprintf("%d-%s-%s", s.opts.Now().UnixMilli(), path.Base(path.Dir(name)), path.Base(name))
+	to := base
+	for n := 1; slices.ContainsFunc(entries, func(e disk.Entry) bool { return e.Name == to }); n++ {
+		to = fmt.Sprintf("%s.%d", base, n)
+	}
+	return quarantineDir + "/" + to, nil
+}
+
+// SetAsideSegment does so with a fenced segment that no metadata lists and nobody
+// reads.
 func (s *Store) SetAsideSegment(id fence.SegmentID) (string, error) {
 	seg, err := s.Segment(id)
 	if err != nil {
 		return "", err
 	}
+	if _, ok := seg.Fenced(); !ok {
+		return "", seg.wrap(errors.New("only a fenced segment can be set aside"))
+	}
+	if err := seg.leave(); err != nil {
+		return "", err
+	}
 	s.mu.Lock()
 	delete(s.segments, id)
 	s.mu.Unlock()
+	seg.watch.Notify()
 	if err := seg.close(); err != nil {
 		return "", seg.wrap(err)
 	}

@@ -87,8 +87,8 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 		if err != nil {
 			return nil, err
 		}
-		if isPadding(b) {
-			sc.skip(disk.Block - sc.pos%disk.Block)
+		if in := sc.pos % disk.Block; isPadding(b) && in != 0 {
+			sc.skip(disk.Block - in)
 			continue
 		}
 		head, err := record.ParseHead(b, s.meta.Salt)
@@ -140,8 +140,8 @@ func (sc *Scanner) Skipped() (Skipped, bool) {
 	return s, s.Offsets > 0
 }
 
-// pastHole moves past the damage at the scanner's position if its loss was
-// accepted (ringfence segment accept-loss), and says whether it did.
+// pastHole moves past the damage at the scanner's position if no record is in it or
+// its loss was accepted (ringfence segment accept-loss), and says whether it did.
 func (sc *Scanner) pastHole() bool {
 	r := sc.seg.reader.Load()
 	if r == nil {
@@ -152,7 +152,7 @@ func (sc *Scanner) pastHole() bool {
 		return false // unknown is not accepted
 	}
 	for _, h := range holes {
-		if !h.Accepted || sc.pos < h.Position || sc.pos >= h.Position+h.Length {
+		if !h.Accepted && h.Records > 0 || sc.pos < h.Position || sc.pos >= h.Position+h.Length {
 			continue
 		}
 		if end := h.Offset + h.Records; sc.next < end {
@@ -218,6 +218,7 @@ func (sc *Scanner) bytes(n int, end int64) ([]byte, error) {
 // fill reads a window that starts at the block of pos.
 func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
 	sc.stopAhead()
+	sc.win = nil // its memory is read into, or given back
 	start := sc.pos / disk.Block * disk.Block
 	size := max(windowBytes, roundUp(int(sc.pos-start)+n, disk.Block))
 	if len(sc.slab) < size {

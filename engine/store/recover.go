@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
 )
 
 // Recovery is what Open found.
@@ -14,7 +16,8 @@ type Recovery struct {
 	Fenced    int        // closed before: nothing to do
 	Recovered []Verdict  // left open by an earlier process, now fenced
 	Damaged   []FileNote // served to nobody as if complete
-	Unknown   []FileNote // set aside
+	Faulty    []FileNote // among Fenced and Recovered: readable, but not every byte is as it should be
+	Unknown   []FileNote // to be set aside (SetAside)
 }
 
 // Verdict is one recovered segment.
@@ -36,67 +39,109 @@ type found struct {
 	size int64
 }
 
-// recover opens every segment file: fenced ones as they are, open ones after
-// recovery and a fence. Several at a time.
+// recover opens every segment file: first it looks at all of them, and writes
+// nothing, so that a tree it must not touch stays as it is; then it fences those
+// that were left open. Several at a time.
 func (s *Store) recover(report func(done, total int)) (*Recovery, error) {
 	files, err := s.listFiles()
 	if err != nil {
 		return nil, err
 	}
 	rec := &Recovery{}
+	seen := make([]outcome, len(files))
 	var (
-		mu    sync.Mutex // guards rec, done and the first error
+		mu   sync.Mutex // guards rec, done and the segments
+		done int
+	)
+	settle := func(o *outcome) {
+		mu.Lock()
+		defer mu.Unlock()
+		s.file(rec, o)
+		done++
+		if report != nil {
+			report(done, len(files))
+		}
+	}
+	var open []*outcome
+	err = s.each(len(files), func(i int) error {
+		o, err := s.lookAt(files[i])
+		if err != nil {
+			return err
+		}
+		seen[i] = o
+		if o.open == nil {
+			settle(&seen[i])
+		}
+		return nil
+	})
+	if err != nil {
+		return rec, err
+	}
+	for i := range seen {
+		if seen[i].open != nil {
+			open = append(open, &seen[i])
+		}
+	}
+	s.lookAtSpace() // a fence takes some
+	err = s.each(len(open), func(i int) error {
+		if err := s.fenceLeftOpen(open[i]); err != nil {
+			return err
+		}
+		settle(open[i])
+		return nil
+	})
+	return rec, err
+}
+
+// each calls do for 0 to n-1, several at a time, and returns the first error.
+func (s *Store) each(n int, do func(i int) error) error {
+	var (
+		next  atomic.Int64
+		once  sync.Once
 		first error
-		done  int
 		group sync.WaitGroup
 	)
-	work := make(chan found)
-	for range min(s.opts.Recoveries, len(files)) {
+	for range min(s.opts.Recoveries, n) {
 		group.Go(func() {
-			for f := range work {
-				seg, note, err := s.recoverFile(f)
-				mu.Lock()
-				s.file(rec, seg, note)
-				if err != nil && first == nil {
-					first = err
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := do(i); err != nil {
+					once.Do(func() { first = err })
+					return
 				}
-				done++
-				if report != nil {
-					report(done, len(files))
-				}
-				mu.Unlock()
 			}
 		})
 	}
-	for _, f := range files {
-		work <- f
-	}
-	close(work)
 	group.Wait()
-	return rec, first
+	return first
 }
 
 // outcome is what became of one file.
 type outcome struct {
-	fenced    bool
-	recovered *Verdict
-	damaged   *FileNote
-	unknown   *FileNote
+	seg     *Segment // fenced
+	open    *segfile.Verdict
+	damaged *FileNote
+	unknown *FileNote
+	faults  []*segfile.CorruptError
 }
 
-func (s *Store) file(rec *Recovery, seg *Segment, o outcome) {
-	if seg != nil {
-		s.segments[seg.meta.ID] = seg
+// file puts an outcome on record.
+func (s *Store) file(rec *Recovery, o *outcome) {
+	if o.seg != nil {
+		s.segments[o.seg.meta.ID] = o.seg
 	}
 	switch {
-	case o.fenced:
-		rec.Fenced++
-	case o.recovered != nil:
-		rec.Recovered = append(rec.Recovered, *o.recovered)
 	case o.damaged != nil:
 		rec.Damaged = append(rec.Damaged, *o.damaged)
 	case o.unknown != nil:
 		rec.Unknown = append(rec.Unknown, *o.unknown)
+	case o.open != nil:
+		rec.Recovered = append(rec.Recovered, Verdict{ID: o.seg.meta.ID, End: o.seg.end, Verdict: o.open})
+	default:
+		rec.Fenced++
+	}
+	for _, f := range o.faults {
+		s.log.Error("segment file can be read, but is damaged", "file", f.File, "byte", f.Byte, "why", f.Reason)
+		rec.Faulty = append(rec.Faulty, FileNote{File: f.File, ID: o.seg.meta.ID, Err: f})
 	}
 }
 
@@ -126,47 +171,75 @@ func (s *Store) listFiles() ([]found, error) {
 	return files, nil
 }
 
-// recoverFile brings one file to a segment, or says why it is none.
-func (s *Store) recoverFile(f found) (*Segment, outcome, error) {
+// lookAt says what one file is, and opens it if it is fenced. It writes nothing.
+func (s *Store) lookAt(f found) (outcome, error) {
 	id, ok := segfile.ParseName(f.name)
 	if !ok {
-		return nil, outcome{unknown: &FileNote{File: f.name, Err: errors.New("not a segment file's name")}}, nil
+		return outcome{unknown: &FileNote{File: f.name, Err: errors.New("not a segment file's name")}}, nil
 	}
 	r, err := segfile.OpenReader(s.disk, f.name)
+	if err == nil {
+		return outcome{seg: s.adopt(r, f.name), faults: r.Faults()}, nil
+	}
+	var v *segfile.Verdict
+	if errors.Is(err, segfile.ErrOpen) {
+		if v, err = segfile.Recover(s.disk, f.name); err == nil {
+			err = v.Err()
+		}
+	}
 	switch {
 	case err == nil:
-		seg := s.adopt(r, f.name)
-		return seg, outcome{fenced: true}, nil
-	case errors.Is(err, segfile.ErrOpen):
-		return s.recoverOpen(f, id)
+		return outcome{open: v, faults: v.Faults}, nil
 	case errors.Is(err, segfile.ErrNewer):
-		return nil, outcome{}, err // a newer program's files: refuse to start, touch nothing
+		return outcome{}, err // a newer program's: refuse to start
 	case errors.Is(err, segfile.ErrDamaged):
-		return nil, outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
+		return outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
 	case errors.Is(err, segfile.ErrForeign), errors.Is(err, segfile.ErrNeverUsed):
-		return nil, outcome{unknown: &FileNote{File: f.name, Err: err}}, nil
+		return outcome{unknown: &FileNote{File: f.name, Err: err}}, nil
 	}
-	return nil, outcome{}, err
+	return outcome{}, err
 }
 
-// recoverOpen fences a segment that an earlier process left open.
-func (s *Store) recoverOpen(f found, id fence.SegmentID) (*Segment, outcome, error) {
-	v, err := segfile.Recover(s.disk, f.name)
-	if err != nil {
-		return nil, outcome{}, err
-	}
-	if err := v.Err(); err != nil {
-		return nil, outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
+// fenceLeftOpen fences a segment that an earlier process left open.
+func (s *Store) fenceLeftOpen(o *outcome) error {
+	v := o.open
+	if err := s.harden(v); err != nil {
+		return fmt.Errorf("make %s durable: %w", v.Name, storageError(err))
 	}
 	if _, err := v.Fence(s.opts.Now().UnixMilli(), s.opts.FenceID()); err != nil {
-		return nil, outcome{}, fmt.Errorf("fence %s: %w", f.name, err)
+		return fmt.Errorf("fence %s: %w", v.Name, storageError(err))
 	}
-	r, err := segfile.OpenReader(s.disk, f.name)
+	r, err := segfile.OpenReader(s.disk, v.Name)
 	if err != nil {
-		return nil, outcome{}, err
+		return err
 	}
-	seg := s.adopt(r, f.name)
-	return seg, outcome{recovered: &Verdict{ID: seg.meta.ID, End: seg.end, Verdict: v}}, nil
+	o.seg = s.adopt(r, v.Name)
+	return nil
+}
+
+// harden writes the last flushes of a file again, as they are: recovery read them,
+// but where a process died and the machine did not, they may never have become
+// durable, and a fence is for good. A power cut in it leaves every sector as it is.
+func (s *Store) harden(v *segfile.Verdict) error {
+	at := v.Durable / disk.Block * disk.Block
+	if at >= v.End.Position {
+		return nil
+	}
+	f, err := s.disk.Open(v.Name, false)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for buf := make([]byte, min(windowBytes, v.End.Position-at)); at < v.End.Position; at += int64(len(buf)) {
+		buf = buf[:min(int64(len(buf)), v.End.Position-at)]
+		if _, err := f.ReadAt(buf, at); err != nil {
+			return err
+		}
+		if err := f.WriteAt(buf, at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // adopt makes a Segment of a fenced file.

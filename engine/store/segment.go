@@ -175,3 +175,14 @@ func (s *Segment) remove() error {
 	}
 	return nil
 }
+
+// leave makes the file nobody's without retiring it, unless it is in use.
+func (s *Segment) leave() error {
+	s.uses.mu.Lock()
+	defer s.uses.mu.Unlock()
+	if s.uses.deleted || s.uses.n > 0 {
+		return s.wrap(fmt.Errorf("the file has %d readers", s.uses.n))
+	}
+	s.uses.deleted = true
+	return nil
+}
