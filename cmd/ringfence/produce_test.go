@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// realLogs are files of real log lines, where this machine has them.
+func realLogs(t *testing.T) []string {
+	t.Helper()
+	dir := os.Getenv("RINGFENCE_LOGS")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared", "data")
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	if len(files) == 0 {
+		t.Skip("no real log files here; RINGFENCE_LOGS names a directory of *.log")
+	}
+	return files
+}
+
+// What goes in comes out, each line once, whatever writes to the disk and however
+// it is compressed.
+func TestRealLogsComeBack(t *testing.T) {
+	for _, file := range realLogs(t) {
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{nil, {"--io", "pool"}, {"--compress", "zstd"}, {"--compress", "s2", "--batch", "16KiB"}} {
+			t.Run(filepath.Base(file)+" "+strings.Join(args, " "), func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "data")
+				ok(t, "", append([]string{"produce", "logs", "--create", "--data-dir", dir, "--file", file}, args...)...)
+				got := ok(t, "", "consume", "logs", "--from", "start", "--data-dir", dir)
+				if strings.TrimSuffix(got, "\n") != strings.TrimSuffix(string(want), "\n") {
+					t.Errorf("%d bytes came back of %d", len(got), len(want))
+				}
+			})
+		}
+	}
+}
+
+// A producer is killed while it stores; run again under its id, everything is
+// there once.
+func TestKilledProducerRunsAgain(t *testing.T) {
+	text := lines(300_000)
+	want := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	slices.Sort(want)
+	file := filepath.Join(t.TempDir(), "lines")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, io := range []string{"auto", "pool"} {
+		t.Run(io, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			args := []string{"produce", "logs", "--create", "--data-dir", dir, "--io", io, "--file", file, "--producer-id", "7", "--batch", "8KiB", "--key-regexp", `\d+$`}
+			killed := false
+			for try := 0; try < 20 && !killed; try++ {
+				killed = killDuring(t, dir, args)
+			}
+			if !killed {
+				t.Fatal("the producer was never killed in the middle: this test would prove nothing")
+			}
+			stored := strings.Count(ok(t, "", "consume", "logs", "--data-dir", dir), "\n")
+			if stored == 0 || stored >= len(want) {
+				t.Fatalf("%d of %d records after the kill: it was not in the middle", stored, len(want))
+			}
+			r := parse[produceReport](t, ok(t, "", append(args, "--json")...))
+			if r.Records != int64(len(want)) || r.Duplicates == 0 {
+				t.Errorf("the second run: %+v; want all %d acknowledged, some recognised", r, len(want))
+			}
+			got := strings.Split(strings.TrimSuffix(ok(t, "", "consume", "logs", "--data-dir", dir), "\n"), "\n")
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("%d records after the second run, want %d, each once", len(got), len(want))
+			}
+			for _, f := range segments(t, dir) {
+				ok(t, "", "segment", "verify", f)
+			}
+		})
+	}
+}
+
+// killDuring starts a producer in an empty directory and kills it as soon as
+// segment files hold something. It answers whether it came in time.
+func killDuring(t *testing.T, dir string, args []string) bool {
+	t.Helper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	cmd := process(t.Context(), args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if dataBlocks(dir) > 300<<10 {
+			break
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Logf("it had ended: %v", err)
+	}
+	err := cmd.Wait()
+	return err != nil && !strings.Contains(out.String(), "on stable storage")
+}
+
+// dataBlocks is the size of a directory's segment files.
+func dataBlocks(dir string) (n int64) {
+	files, _ := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil {
+			n += st.Size()
+		}
+	}
+	return n
+}
+
+func TestProduceReports(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	ok(t, "", "topic", "create", "t", "--data-dir", dir)
+	r := parse[produceReport](t, ok(t, "a b\n\nc", "produce", "t", "--data-dir", dir, "--key-regexp", `^\w`, "--header", "from=test", "--json"))
+	if r.Records != 3 || r.Bytes != 6 || r.Duplicates != 0 || r.Producer == 0 {
+		t.Errorf("report %+v", r)
+	}
+	if text := ok(t, "x\n", "produce", "t", "--data-dir", dir); !strings.Contains(text, "1 record in") || !strings.Contains(text, "stable storage") {
+		t.Errorf("said %q", text)
+	}
+	ok(t, "", "produce", "t", "--data-dir", dir) // nothing is fine
+	out := ok(t, "", "consume", "t", "--data-dir", dir, "--format", "json")
+	first := parse[recordJSON](t, strings.SplitN(out, "\n", 2)[0])
+	if *first.Key != "a" || *first.Value != "a b" || first.Headers[0].Name != "from" || *first.Headers[0].Value != "test" {
+		t.Errorf("record %+v", first)
+	}
+}
+
+func TestProduceRefuses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	ok(t, "", "topic", "create", "t", "--data-dir", dir)
+	long := strings.Repeat("x", 20<<10)
+	for _, tt := range []struct {
+		name, in string
+		args     []string
+		code     int
+		says     string
+	}{
+		{"missing topic", "a\n", []string{"produce", "nope"}, exitNotFound, "ringfence topic create nope"},
+		{"missing file", "", []string{"produce", "t", "--file", dir + "/none"}, exitNotFound, "no such file"},
+		{"a directory", "", []string{"produce", "t", "--file", dir}, exitFailed, "is a directory"},
+		{"codec", "", []string{"produce", "t", "--compress", "lzma"}, exitUsage, "none, s2 or zstd"},
+		{"line too long", "ok\n" + long, []string{"produce", "t", "--batch", "16KiB"}, exitFailed, "line 2 is longer than 16.0 KiB"},
+		{"record too large", "ok\n" + long[:16<<10], []string{"produce", "t", "--batch", "16KiB"}, exitFailed, "line 2"},
+		{"batch too small", "", []string{"produce", "t", "--batch", "1"}, exitFailed, "BatchBytes"},
+		{"no topic", "", []string{"produce"}, exitUsage, "Usage:"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := ringfence(t, tt.in, append(tt.args, "--data-dir", dir)...)
+			if r.code != tt.code || !strings.Contains(r.err, tt.says) {
+				t.Errorf("exit %d, want %d; said %q, want %q", r.code, tt.code, r.err, tt.says)
+			}
+		})
+	}
+}
+
+// A second process is refused as long as the first has the directory.
+func TestDirectoryIsLocked(t *testing.T) {
+	dir, _ := filled(t, 1)
+	first := process(t.Context(), "consume", "t", "--follow", "--data-dir", dir)
+	out, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it has the directory open now
+		t.Fatal(err)
+	}
+	r := ringfence(t, "", "topic", "ls", "--data-dir", dir)
+	if r.code != exitLocked || !strings.Contains(r.err, "stop the program that uses it") {
+		t.Errorf("a second process got exit %d: %s", r.code, r.err)
+	}
+	if err := first.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Wait(); err != nil {
+		t.Errorf("an interrupted follower ended with %v", err)
+	}
+	ok(t, "", "topic", "ls", "--data-dir", dir)
+}

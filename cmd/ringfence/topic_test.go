@@ -1,0 +1,123 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTopics(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
+	ok(t, "", in("topic", "create", "a")...)
+	ok(t, "", in("topic", "create", "b", "--bits", "2")...)
+	if r := ringfence(t, "", in("topic", "create", "a")...); r.code != exitConflict || !strings.Contains(r.err, `"a"`) {
+		t.Errorf("creating it twice: %+v", r)
+	}
+	for _, name := range []string{"", "a b", "../x", strings.Repeat("x", 300)} {
+		if r := ringfence(t, "", in("topic", "create", name)...); r.code != exitUsage {
+			t.Errorf("topic name %.20q: exit %d, %s", name, r.code, r.err)
+		}
+	}
+	if r := ringfence(t, "", in("topic", "create", "c", "--bits", "40")...); r.code != exitUsage {
+		t.Errorf("40 bits: %+v", r)
+	}
+	ok(t, lines(1000), in("produce", "a", "--key-regexp", `^\w+`)...)
+
+	list := parse[[]topicReport](t, ok(t, "", in("topic", "ls", "--json")...))
+	if len(list) != 2 || list[0].Name != "a" || list[0].Records != 1000 || list[1].Bits != 2 || list[1].Records != 0 {
+		t.Errorf("topic ls: %+v", list)
+	}
+	if text := ok(t, "", in("topic", "ls")...); !strings.Contains(text, "1 000") || !strings.Contains(text, "TOPIC") {
+		t.Errorf("topic ls: %s", text)
+	}
+
+	split := parse[map[string]uint32](t, ok(t, "", in("topic", "split", "a", "0", "--json")...))
+	ok(t, lines(500), in("produce", "a", "--key-regexp", `^\w+`)...)
+	d := parse[detailReport](t, ok(t, "", in("topic", "describe", "a", "--json")...))
+	if d.Ranges != 2 || len(d.All) != 3 || d.All[0].Active || !d.All[1].Active || d.All[1].Parents[0] != 0 || d.Records != 1500 {
+		t.Errorf("after the split into %v: %+v", split, d)
+	}
+	if text := ok(t, "", in("topic", "describe", "a")...); !strings.Contains(text, "sealed") || !strings.Contains(text, "(from 0)") || !strings.Contains(text, ".seg") {
+		t.Errorf("topic describe: %s", text)
+	}
+	merged := parse[map[string]uint32](t, ok(t, "", in("topic", "merge", "a", "1", "2", "--json")...))
+	if merged["range"] != 3 {
+		t.Errorf("merged into %v", merged)
+	}
+	if got := strings.Count(ok(t, "", in("consume", "a")...), "\n"); got != 1500 {
+		t.Errorf("%d lines after split and merge, want 1500", got)
+	}
+
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{
+		{in("topic", "split", "a", "0"), exitConflict},  // sealed
+		{in("topic", "split", "a", "99"), exitNotFound}, // no such range
+		{in("topic", "split", "a", "x"), exitUsage},
+		{in("topic", "split", "nope", "0"), exitNotFound},
+		{in("topic", "merge", "a", "3", "3"), exitConflict},
+		{in("topic", "describe", "nope"), exitNotFound},
+		{in("topic", "delete", "nope", "--yes"), exitNotFound},
+		{in("topic", "create"), exitUsage},
+		{in("topic", "nonsense"), exitUsage},
+		{in("topic", "ls", "--nonsense"), exitUsage},
+		{in("nonsense"), exitUsage},
+		{in("topic", "ls", "--io", "floppy"), exitUsage},
+		{[]string{"topic", "ls"}, exitUsage}, // no data directory
+		{[]string{"topic", "ls", "--data-dir", dir + "/missing"}, exitNotFound},
+	} {
+		if r := ringfence(t, "", tt.args...); r.code != tt.code || r.err == "" {
+			t.Errorf("ringfence %s: exit %d, want %d: %s", strings.Join(tt.args, " "), r.code, tt.code, r.err)
+		}
+	}
+
+	if r := ringfence(t, "b\n", in("topic", "delete", "a")...); r.code != exitUsage || !strings.Contains(r.err, "1 500 records") {
+		t.Errorf("the wrong name deleted it: %+v", r)
+	}
+	ok(t, "a\n", in("topic", "delete", "a")...)
+	if r := ringfence(t, "", in("consume", "a")...); r.code != exitNotFound {
+		t.Errorf("consume of a deleted topic: %+v", r)
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
+	ok(t, "", in("topic", "policy", "set", "week", "--max-age", "7d", "--max-bytes", "10GiB", "--segment-max-age", "off")...)
+	list := parse[[]policyReport](t, ok(t, "", in("topic", "policy", "ls", "--json")...))
+	want := policyReport{"week", "604800000", "10737418240", "off", "inherit"}
+	if len(list) != 1 || list[0] != want {
+		t.Errorf("policies: %+v, want %+v", list, want)
+	}
+	if text := ok(t, "", in("topic", "policy", "ls")...); !strings.Contains(text, "7d") || !strings.Contains(text, "10.0 GiB") {
+		t.Errorf("policy ls: %s", text)
+	}
+	ok(t, "", in("topic", "create", "a", "--policy", "week")...)
+	if d := parse[detailReport](t, ok(t, "", in("topic", "describe", "a", "--json")...)); d.Policy != "week" {
+		t.Errorf("bound to %q", d.Policy)
+	}
+	ok(t, "", in("topic", "policy", "bind", "a")...)
+	if d := parse[detailReport](t, ok(t, "", in("topic", "describe", "a", "--json")...)); d.Policy != "" {
+		t.Errorf("still bound to %q", d.Policy)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{
+		{in("topic", "policy", "bind", "a", "nope"), exitUsage},
+		{in("topic", "policy", "bind", "nope", "week"), exitNotFound},
+		{in("topic", "policy", "delete", "nope"), exitNotFound},
+		{in("topic", "policy", "set", "x", "--max-age", "soon"), exitUsage},
+		{in("topic", "policy", "set", "x", "--segment-max-bytes", "0"), exitUsage},
+	} {
+		if r := ringfence(t, "", tt.args...); r.code != tt.code {
+			t.Errorf("ringfence %s: exit %d, want %d: %s", strings.Join(tt.args, " "), r.code, tt.code, r.err)
+		}
+	}
+	ok(t, "", in("topic", "policy", "delete", "week")...)
+	if text := ok(t, "", in("topic", "policy", "ls")...); !strings.Contains(text, "no policies") {
+		t.Errorf("after the deletion: %s", text)
+	}
+}
