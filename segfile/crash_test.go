@@ -17,7 +17,7 @@ import (
 // change that. (A01, A04, A05, A09, C01)
 func TestCrashKeepsAcknowledged(t *testing.T) {
 	states := map[string]int{}
-	for seed := range seeds(200) {
+	for seed := range seeds(100) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			d := newDisk(seed)
@@ -123,7 +123,7 @@ func refence(t *testing.T, rng *rand.Rand, d *simdisk.Disk, v *Verdict, want []s
 // never undone. (C04, A07, A10)
 func TestCrashAnywhere(t *testing.T) {
 	var cuts, fenced, born int
-	for seed := range seeds(300) {
+	for seed := range seeds(150) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			d := newDisk(seed)

@@ -230,7 +230,7 @@ func TestPoolDropsASecondName(t *testing.T) {
 // that was acknowledged in it. (A04)
 func TestRecycleCrash(t *testing.T) {
 	old, gone, born := 0, 0, 0
-	for seed := range seeds(150) {
+	for seed := range seeds(80) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 11))
 			d := newDisk(seed)
