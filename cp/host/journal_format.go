@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -96,8 +97,8 @@ func decodeSlotHeader(b []byte) (h slotHeader, err error) {
 	h.salt = binary.LittleEndian.Uint64(b[offSalt:])
 	h.start = binary.LittleEndian.Uint64(b[offStart:])
 	h.disk = [16]byte(b[offDisk:])
-	if h.generation == 0 {
-		return h, errors.New("generation 0")
+	if h.generation == 0 || !bytes.Equal(h.encode()[:slotHeaderLen], b[:slotHeaderLen]) {
+		return h, errors.New("header has values that are never written")
 	}
 	return h, nil
 }

@@ -202,6 +202,21 @@ func (m image) apply(o *op) error {
 	return nil
 }
 
+// load applies the records of a frame.
+func (m image) load(payload []byte) error {
+	for len(payload) > 0 {
+		o, rest, err := decodeOp(payload)
+		if err != nil {
+			return err
+		}
+		if err := m.apply(&o); err != nil {
+			return err
+		}
+		payload = rest
+	}
+	return nil
+}
+
 func (r *replicaLog) append(key replicaKey, es []pb.Entry) error {
 	if len(es) == 0 {
 		return nil

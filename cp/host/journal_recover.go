@@ -139,14 +139,8 @@ func (j *journal) replay() error {
 			return &DamageError{File: name, Byte: j.pos, Reason: "frame out of place"}
 		}
 		complete = complete || fr.kind == kindCheckpointEnd
-		for rest := fr.payload; len(rest) > 0; {
-			var o op
-			if o, rest, err = decodeOp(rest); err == nil {
-				err = j.image.apply(&o)
-			}
-			if err != nil {
-				return &DamageError{File: name, Byte: j.pos, Reason: err.Error()}
-			}
+		if err := j.image.load(fr.payload); err != nil {
+			return &DamageError{File: name, Byte: j.pos, Reason: err.Error()}
 		}
 		j.pos += n
 		j.seq = fr.seq
