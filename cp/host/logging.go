@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -43,8 +45,9 @@ func unregister(h *Host) {
 
 func eachHost(do func(*Host)) {
 	hosts.Lock()
-	defer hosts.Unlock()
-	for h := range hosts.open {
+	open := slices.Collect(maps.Keys(hosts.open))
+	hosts.Unlock()
+	for _, h := range open {
 		do(h)
 	}
 }
