@@ -82,6 +82,19 @@ func TestReadConsumeOverSplits(t *testing.T) {
 	want(t, "history", fmt.Sprint(keys(h), err), fmt.Sprint(list, nil))
 }
 
+// An ancestor that never had a key of the range is not read for it.
+func TestUnrelatedAncestorsAreLeftOut(t *testing.T) {
+	w := newWorld(t)
+	left, right := w.split(root())
+	w.produce(many(4)...)
+	m := w.merge(left, right)
+	a, _ := w.split(m)
+	page := w.consume(a, cp.Position{right: 0, a: 0}, 10)
+	want(t, "page", fmt.Sprint(len(page.Records), page.Position), fmt.Sprint(0, cp.Position{a: 0}))
+	page = w.consume(a, nil, 10)
+	want(t, "from the start", fmt.Sprint(keys(page.Records), page.Position, w.s.reads), fmt.Sprint([]string{"k000", "k001"}, cp.Position{a: 0}, 1))
+}
+
 // A child goes on where its parent's consumer stood.
 func TestReadConsumeFromTheParentsPosition(t *testing.T) {
 	w := newWorld(t)

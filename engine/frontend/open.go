@@ -17,6 +17,9 @@ const attempts = 4
 // Callers that need the same range at the same time register once: the first asks
 // the control plane, the others wait for its answer and share its error.
 func (f *Frontend) registered(t *Topic, id fence.RangeID, at int64) (*cp.Segment, error) {
+	if seg := f.viewHead(id); seg != nil && f.refused(seg.ID) {
+		f.fetch(t.name) // its copy is fenced; the seal is probably recorded by now
+	}
 	if seg := f.viewHead(id); seg != nil {
 		return seg, nil
 	}
@@ -43,6 +46,15 @@ func (f *Frontend) registered(t *Topic, id fence.RangeID, at int64) (*cp.Segment
 	seg, err := f.register(t, r, at)
 	op.err = err
 	return seg, err
+}
+
+// refused says whether the copy of that segment has refused this frontend as fenced.
+func (f *Frontend) refused(id fence.SegmentID) bool {
+	s := f.shardOf(id.Range)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.ranges[id.Range]
+	return r != nil && r.refused == id
 }
 
 // register registers a segment of the range, or finds the one that others did.

@@ -253,6 +253,37 @@ func TestPlanProduceIsAllOrNothing(t *testing.T) {
 	}
 }
 
+// While the second range opens its head, the first one's is sealed by somebody else: the plan starts over.
+func TestPlanProduceStartsOver(t *testing.T) {
+	truth := newTruth(t, 1)
+	meanwhile := func(fence.RangeID) {}
+	f := newFrontend(t, func(o *Options) {
+		o.Command = func(_ string, cmd cp.Command) cp.Reply {
+			if c, ok := cmd.(cp.RegisterSegment); ok {
+				meanwhile(c.ID.Range)
+			}
+			return truth.apply(cmd)
+		}
+	})
+	if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
+		t.Fatal(err)
+	}
+	left, right, err := f.SplitRange(root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meanwhile = func(id fence.RangeID) {
+		if id == right {
+			cmd := cp.SealSegment{ID: seg(left, 0), Length: 6, At: 1}
+			truth.do(cmd)
+			f.ApplyCommitted(cmd)
+		}
+	}
+	p, ds, err := f.PlanProduce(testTopic, many(4), 1)
+	want(t, "plan", fmt.Sprint(p, len(ds), err), fmt.Sprint(Placements{left: {6, 7}, right: {0, 1}}, 2, nil))
+	want(t, "left's segment", ds[0].Segment, seg(left, 1))
+}
+
 func TestPlanBatch(t *testing.T) {
 	w := newWorld(t)
 	left, right := w.split(root())

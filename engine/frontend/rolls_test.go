@@ -458,6 +458,33 @@ func TestTwoFrontendsOneRoll(t *testing.T) {
 	}
 }
 
+// A stale frontend is refused once: its retry asks the control plane first where it can, and else is refused
+// until the next refresh.
+func TestOneRefusalAfterAForeignSeal(t *testing.T) {
+	for _, fetch := range []bool{true, false} {
+		c, a, b := pair(t, 1, fetch)
+		s := newCopies()
+		plan1(t, a)
+		b.Refresh(c.snapshot(), nil)
+		plan1(t, b)
+		roll, _ := a.ActiveRoll(root())
+		end, bytes := s.fence(roll)
+		if err := a.RecordSeal(roll, end, bytes, 1); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.Produce(testTopic, many(1), 1, s.append)
+		wantErr(t, err, fence.ErrFenced)
+		_, err = b.Produce(testTopic, many(1), 1, s.append)
+		if fetch != (err == nil) {
+			t.Fatalf("fetch %v: the retry answered %v", fetch, err)
+		}
+		b.Refresh(c.snapshot(), nil)
+		if _, err = b.Produce(testTopic, many(1), 1, s.append); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The worked example of a size roll under load, both orders of refusal and answer.
 func TestRollUnderLoad(t *testing.T) {
 	for _, refusalFirst := range []bool{false, true} {

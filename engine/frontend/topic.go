@@ -49,6 +49,7 @@ type rng struct {
 	open    bool // head is valid
 	head    head
 	opened  fence.SegmentID // registered by this frontend and not yet cached; zero if none
+	refused fence.SegmentID // the last one whose copy answered that it is fenced; zero if none
 	opening *opening        // somebody registers a head right now
 }
 
@@ -133,7 +134,9 @@ func (s *shard) forget(id fence.SegmentID, end uint64) {
 	}
 	s.evict(id)
 	s.ledger.Refused(id)
-	s.at(id.Range).put(end)
+	r = s.at(id.Range)
+	r.put(end)
+	r.refused = id
 }
 
 // roll is what closing the cached head takes.
