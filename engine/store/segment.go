@@ -27,8 +27,9 @@ type Segment struct {
 
 	// guarded by the shard's mu
 	phase   phase
-	ready   bool // on the shard's ready list
-	failed  error
+	ready   bool  // on the shard's ready list
+	failed  error // a write failed: nothing more is written
+	broken  bool  // it was the one due next: nothing more becomes durable
 	queue   fifo[*Append]
 	queued  int64 // bytes in queue
 	flushes fifo[*flush]

@@ -212,7 +212,7 @@ func (sh *shard) pump(lead bool) {
 		sh.mu.Lock()
 		for _, f := range sh.starting {
 			if f.idle {
-				f.settled = true
+				f.settle()
 				sh.advance(f.seg)
 			}
 		}
@@ -251,7 +251,7 @@ func (sh *shard) choose() bool {
 func (sh *shard) settleFlushes() {
 	sh.mu.Lock()
 	for _, f := range sh.finished {
-		f.settled = true
+		f.settle()
 		if n := len(sh.touched); n == 0 || sh.touched[n-1] != f.seg {
 			sh.touched = append(sh.touched, f.seg)
 		}
@@ -267,28 +267,35 @@ func (sh *shard) settleFlushes() {
 	sh.mu.Unlock()
 }
 
+// settle notes that f's outcome is known. From a failed one on nothing more is
+// written to its copy, though flushes before it may yet succeed. mu is held.
+func (f *flush) settle() {
+	f.settled = true
+	if s := f.seg; f.op.Err != nil && s.failed == nil {
+		s.failed = storageError(f.op.Err)
+		s.store.count.failures.Add(1)
+		s.store.noteSpace(s.failed)
+	}
+}
+
 // advance moves s's commit mark over the flushes that are done without a gap and
 // queues the answers. mu is held.
 func (sh *shard) advance(s *Segment) {
 	for s.flushes.len() > 0 && s.flushes.peek().settled {
 		f := s.flushes.pop()
 		sh.inFlight--
-		if f.op.Err != nil && s.failed == nil {
-			s.failed = storageError(f.op.Err)
-			s.store.count.failures.Add(1)
-			s.store.noteSpace(s.failed)
-		}
+		s.broken = s.broken || f.op.Err != nil
 		for _, a := range f.appends {
 			if a.trimmed != nil {
 				sh.store.disk.Arena().Free(a.trimmed)
 				a.trimmed = nil
 			}
-			if s.failed != nil && a.Err == nil {
+			if s.broken && a.Err == nil {
 				a.Err = s.wrap(s.failed)
 			}
 			sh.acks = append(sh.acks, a)
 		}
-		if s.failed == nil {
+		if !s.broken {
 			s.commitTo(f)
 			sh.moved = append(sh.moved, s)
 		}
