@@ -82,8 +82,7 @@ func (a *app) fillAndKill(ctx context.Context, dir string, shape bench.Reopen) e
 		}
 	}
 	err = child.Wait()
-	var exit *exec.ExitError
-	if !ready || !errors.As(err, &exit) || !signaled(exit) {
+	if !ready || !signaledError(err) {
 		return fmt.Errorf("the process that fills the directory ended by itself: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return nil

@@ -49,12 +49,15 @@ compares count, order and digest with the source.`,
 
 // demoReport is all that the demo found out.
 type demoReport struct {
-	Host   bench.Host  `json:"host"`
-	IO     string      `json:"io"`
-	Source string      `json:"source"`
-	Lines  int64       `json:"records"`
-	Bytes  int64       `json:"bytes"`
-	Floor  bench.Floor `json:"floor"`
+	Host   bench.Host `json:"host"`
+	IO     string     `json:"io"`
+	Source string     `json:"source"`
+	Lines  int64      `json:"records"`
+	Bytes  int64      `json:"bytes"`
+	// What the device gives without an engine, and what the engine makes of it with
+	// large records: the lines are limited by CPU, not by the device.
+	Floor bench.Floor  `json:"floor"`
+	Large bench.Result `json:"large_records"`
 
 	FirstHalf  demoIngest `json:"until_the_kill"`
 	SecondHalf demoIngest `json:"after_the_kill"`
@@ -140,7 +143,7 @@ func (d *demo) run(ctx context.Context, dir string) error {
 	if err := d.readSource(ctx); err != nil {
 		return err
 	}
-	d.step("2/6  measuring what this device gives without an engine")
+	d.step("2/6  measuring what this device gives, without an engine and with one")
 	if err := d.measureDevice(ctx, dir); err != nil {
 		return err
 	}
@@ -165,7 +168,7 @@ func (d *demo) run(ctx context.Context, dir string) error {
 // readSource makes the proof that everything is compared with.
 func (d *demo) readSource(ctx context.Context) error {
 	d.whole = newProof()
-	bar := d.progress("reading", 0, func(n int64) string { return plural(n, "line") })
+	bar := d.progress("lines read", 0, countText[int64])
 	defer bar.end()
 	err := d.src.each(func(n int64, line []byte) error {
 		d.whole.add(wordOf(line), line, true)
@@ -193,8 +196,26 @@ func (d *demo) measureDevice(ctx context.Context, dir string) error {
 	}
 	defer scratch.Close()
 	d.report.Floor, err = bench.Measure(ctx, scratch, bench.Shape{Durable: true, Block: 1 << 20, Depth: 4, Seconds: 2})
-	return err
+	if err != nil {
+		return err
+	}
+	large := bench.Append{IO: d.engine, RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, RetainBytes: 256 << 20, Seconds: 2}
+	run, err := large.Start(ctx, filepath.Join(dir, "large"))
+	if err != nil {
+		return err
+	}
+	d.report.Large, err = run.Measure(ctx)
+	if err = errors.Join(err, run.Close()); err != nil {
+		return err
+	}
+	if ok, why := d.report.Large.Valid(); !ok {
+		return unproven{fmt.Errorf("storing large records: %s", why)}
+	}
+	return os.RemoveAll(filepath.Join(dir, "large"))
 }
+
+// stallTime is how long the engine may be silent before the demo gives up.
+const stallTime = time.Minute
 
 // ingestAndKill runs the child and kills it when it says that half is stored.
 func (d *demo) ingestAndKill(ctx context.Context) error {
@@ -202,14 +223,19 @@ func (d *demo) ingestAndKill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bar := d.progress("stored", d.report.Lines, func(n int64) string { return plural(n, "record") })
+	bar := d.progress("records stored", d.report.Lines, countText[int64])
 	var last childEvent
 	killed := false
+	stalled := time.AfterFunc(stallTime, func() { _ = child.Process.Kill() }) // and then it did not reach the half
+	defer stalled.Stop()
 	events := bufio.NewScanner(out)
 	for events.Scan() {
 		var ev childEvent
 		if json.Unmarshal(events.Bytes(), &ev) != nil {
 			continue // cut off by the kill
+		}
+		if ev.Acked > last.Acked {
+			stalled.Reset(stallTime)
 		}
 		last = ev
 		bar.set(ev.Acked)
@@ -229,8 +255,10 @@ func (d *demo) ingestAndKill(ctx context.Context) error {
 	if last.Error != "" {
 		return fmt.Errorf("the engine's process: %s", last.Error)
 	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.Success() || !signaled(exit) {
+	if !killed && last.Acked < d.report.Lines/2 && signaledError(err) {
+		return unproven{fmt.Errorf("the engine acknowledged nothing for %s after %s", stallTime, plural(last.Acked, "record"))}
+	}
+	if !killed || !signaledError(err) {
 		return unproven{fmt.Errorf("the engine's process ended by itself before it could be killed (%v): the demo proves nothing", err)}
 	}
 	d.report.FirstHalf = demoIngest{Records: last.Acked, Bytes: last.Bytes, Seconds: last.Seconds, Fences: last.Fences}
@@ -290,7 +318,7 @@ func (d *demo) reopen(ctx context.Context) (*engine.Engine, error) {
 func (d *demo) ingestRest(ctx context.Context, e *engine.Engine) error {
 	half := d.report.Bytes / 2 / splitUnit
 	g := &ingest{e: e, src: d.src, splitAt: []int64{half + 1}}
-	bar := d.progress("sent", d.report.Lines, func(n int64) string { return plural(n, "record") })
+	bar := d.progress("records sent", d.report.Lines, countText[int64])
 	quit, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -356,7 +384,7 @@ func (d *demo) read(ctx context.Context, e *engine.Engine, o engine.ConsumerOpti
 	if err != nil {
 		return err
 	}
-	bar := d.progress("read", expect, func(n int64) string { return plural(n, "record") })
+	bar := d.progress("records read", expect, countText[int64])
 	defer bar.end()
 	for {
 		page, err := c.Fetch(pageRecords)

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"errors"
 	"os/exec"
 	"syscall"
 )
 
-// signaled says whether a process was ended by SIGKILL.
-func signaled(exit *exec.ExitError) bool {
+// signaledError says whether what Wait answered is the end by SIGKILL.
+func signaledError(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
 	status, ok := exit.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
@@ -17,9 +22,10 @@ func (a *app) printDemo(r demoReport) {
 	a.printf("  stored     %s (%s) from %s\n", plural(r.Lines, "record"), bytesText(r.Bytes), r.Source)
 	a.printf("             %s records/s, %.0f MB/s, every one durable before it was acknowledged\n",
 		countText(int64(float64(r.Lines)/max(stored.Seconds, 1e-9))), stored.mbps())
-	a.printf("  device     %.0f MB/s durable without an engine (%s, %s)\n", r.Floor.MBps, r.Floor.Shape, r.Floor.Tool)
-	a.printf("             the demo's lines of %d bytes each ran at %.0f %% of that, on %s;\n", r.Bytes/max(r.Lines, 1), 100*stored.mbps()/r.Floor.MBps, cores())
-	a.printf("             'ringfence bench append --floor' measures larger records and batches\n")
+	a.printf("             these lines have %d bytes each: their rate is limited by %s, not by the device\n", r.Bytes/max(r.Lines, 1), cores())
+	a.printf("  device     %.0f MB/s durable without an engine (%s, %s, just before);\n", r.Floor.MBps, r.Floor.Shape, r.Floor.Tool)
+	a.printf("             the engine got %.0f MB/s of payload with 1 KiB records in 1 MiB batches, %.0f %% of that,\n", r.Large.MBps(), 100*r.Large.MBps()/r.Floor.MBps)
+	a.printf("             and %.1f %% with the lines\n", 100*stored.mbps()/r.Floor.MBps)
 	a.printf("  layout     %s, %s; ranges split under load:\n", plural(r.Ranges, "active range"), plural(r.Segments, "segment"))
 	for _, s := range r.Splits {
 		a.printf("             %s\n", s)
