@@ -26,7 +26,7 @@ type Attributes = cp.Attributes
 type Options struct {
 	Self   cp.NodeID
 	Writer uint64        // incarnation of this node's process, recorded in the segments it opens
-	Bits   func() uint64 // the caller's dice: every call gives 64 fresh random bits; called from any goroutine
+	Bits   func() uint64 // the caller's dice: every call gives 64 fresh random bits, to several callers at once too
 
 	Brokers           []cp.NodeID // nodes that new segments are placed on; nil is Self alone
 	ReplicationFactor int         // 0 is 1; clamped to the number of brokers when a segment is placed
@@ -91,9 +91,10 @@ type Frontend struct {
 
 	meta    sync.RWMutex // guards the following; taken before a shard's lock; never held across a call out
 	view    View
-	journal []cp.Command // in the order they were applied here
-	journey bool         // the journal is on
-	brokers []cp.NodeID  // replaced, never changed in place
+	journal []cp.Command      // in the order they were applied here
+	fetched map[string][]byte // topics as they were fetched last, since the journal was taken
+	journey bool              // the journal is on
+	brokers []cp.NodeID       // replaced, never changed in place
 	labels  map[cp.NodeID]Attributes
 
 	names  directory

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/fence"
@@ -14,8 +15,8 @@ import (
 
 // dice are deterministic bits for Options.Bits.
 func dice() func() uint64 {
-	n := uint64(0)
-	return func() uint64 { n += 0x9e3779b97f4a7c15; return n }
+	var n atomic.Uint64
+	return func() uint64 { return n.Add(0x9e3779b97f4a7c15) }
 }
 
 // topicID makes identities that fall into different shards.

@@ -261,6 +261,12 @@ func (f *Frontend) install(topic string, export []byte, mirrored uint64) (done, 
 	if rec := state.Topic(topic); rec != nil {
 		f.dropStaleOf(rec.ID)
 	}
+	if f.journey && ok && export != nil {
+		if f.fetched == nil {
+			f.fetched = map[string][]byte{}
+		}
+		f.fetched[topic] = export
+	}
 	return true, ok
 }
 

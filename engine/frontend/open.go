@@ -68,7 +68,9 @@ func (f *Frontend) register(t *Topic, r *rng, at int64) (*cp.Segment, error) {
 		reply := f.run(t.name, cmd, func(*cp.State, cp.Reply) {
 			t.shard.mu.Lock()
 			defer t.shard.mu.Unlock()
-			r.opened = cmd.ID
+			if r.nextSeq <= cmd.ID.Seq { // not cached yet by somebody who fetched it
+				r.opened = cmd.ID
+			}
 		})
 		if reply.Err == nil {
 			return f.headOr(cmd.ID.Range, &cp.Segment{

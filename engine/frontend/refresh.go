@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/ringfence/ringfence/cp"
 )
@@ -40,7 +41,8 @@ func (f *Frontend) StartJournal() {
 }
 
 // TakeJournal returns what was noted since the last call, oldest first, and empties it.
-// Refused commands and those without an answer were never noted.
+// Refused commands and those without an answer were never noted. Topics that were fetched in
+// that time come first, as inserts: over a view that is newer they do nothing.
 func (f *Frontend) TakeJournal() []cp.Command {
 	f.meta.Lock()
 	defer f.meta.Unlock()
@@ -48,8 +50,12 @@ func (f *Frontend) TakeJournal() []cp.Command {
 }
 
 func (f *Frontend) takeJournal() []cp.Command {
-	taken := f.journal
-	f.journal = nil
+	var taken []cp.Command
+	for _, topic := range slices.Sorted(maps.Keys(f.fetched)) {
+		taken = append(taken, cp.InsertTopic{Export: f.fetched[topic]})
+	}
+	taken = append(taken, f.journal...)
+	f.journal, f.fetched = nil, nil
 	return taken
 }
 

@@ -274,6 +274,47 @@ func TestRefreshKeepsOwnWrites(t *testing.T) {
 	}
 }
 
+// So is a split, which is fetched and not mirrored; and a newer view wins over what was fetched.
+func TestRefreshKeepsOwnSplits(t *testing.T) {
+	c, a, b := pair(t, 1, true)
+	a.StartJournal()
+	old := c.snapshot()
+	plan1(t, a)
+	c.do(cp.SealSegment{ID: seg(root(), 0), Length: 1, At: 1})
+	left, right, err := a.SplitRange(root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := c.snapshot()
+	a.Refresh(old, nil)
+	want(t, "after an older view", fmt.Sprint(a.ActiveRangeIDs(testTopic), a.Metadata().Range(root()).NextOffset), fmt.Sprint([]fence.RangeID{left, right}, 1))
+
+	plan1(t, b) // refused, and fetched
+	b.StartJournal()
+	if _, err := b.MergeRanges(left, right); err == nil {
+		t.Fatal("merged a range with a head")
+	}
+	c.do(cp.SealSegment{ID: seg(left, 0), Length: 1, At: 1})
+	m, err := b.MergeRanges(left, right)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Refresh(newer, nil)
+	want(t, "merged", b.ActiveRangeIDs(testTopic), []fence.RangeID{m})
+	l2, r2, err := a.SplitRange(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	journal := a.TakeJournal()
+	if _, _, err := b.SplitRange(l2); err != nil {
+		t.Fatal(err)
+	}
+	a.PutCache(c.snapshot(), nil)
+	a.ReplayJournal(journal)
+	want(t, "a newer view stays", len(a.ActiveRangeIDs(testTopic)), 3)
+	_ = r2
+}
+
 func TestApplyCommitted(t *testing.T) {
 	c, a, b := pair(t, 1, false)
 	left := fence.RangeID{Topic: topicID(1), Seq: 1}

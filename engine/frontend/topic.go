@@ -116,11 +116,16 @@ func (s *shard) evict(id fence.SegmentID) {
 	}
 }
 
-// settle seats the range behind a segment that is closed at end for good.
+// settle seats the range behind a segment that is closed at end for good. Between the
+// control plane's answer and this call others may have learned of the seal, opened the
+// successor and even sealed that: then the range sits further on already and stays there.
 func (s *shard) settle(id fence.SegmentID, end uint64) {
 	s.evict(id)
 	s.ledger.Clear(id)
 	r := s.at(id.Range)
+	if r.nextSeq > id.Seq+1 {
+		return
+	}
 	r.put(end)
 	r.durable = end
 }
