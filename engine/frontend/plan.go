@@ -144,7 +144,7 @@ func (f *Frontend) Seek(s Source) (e Extent, skip Skip, err error) {
 	default:
 		to, err = p.earliest, io.EOF
 	}
-	skip = Skip{Range: s.Cursor, Source: s.Range, From: s.From, Exact: s.Whole && s.Range == s.Cursor, Origin: s.Origin}
+	skip = Skip{Range: s.Cursor, Source: s.Range, From: s.From, Exact: s.Whole, Origin: s.Origin}
 	if to > s.From {
 		skip.Offsets = to - s.From
 	}

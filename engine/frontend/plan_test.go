@@ -218,6 +218,11 @@ func TestPlanOverWhatHasExpired(t *testing.T) {
 	}
 	want(t, "records", got, []string{"r2", "k000", "k001"})
 	want(t, "skips", r.skips, []Skip{{Range: root(), Source: root(), From: 3, Offsets: 6, Exact: true}})
+	// The commit passes the gap too (scenario L12).
+	if err := w.f.CommitOffset("g", testTopic, r.at); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "committed", w.f.CommittedOffsets("g", testTopic), Offsets{left: {left: 1}, right: {right: 1}})
 	w.expireAll(left)
 	at := Offsets{left: {left: 0}, right: {right: 1}}
 	_, sources := w.plan(at)
