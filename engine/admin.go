@@ -66,9 +66,10 @@ type SegmentInfo struct {
 
 // CreateTopic makes a topic with one range.
 func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return err
 	}
+	defer e.end()
 	if o.Bits == 0 {
 		o.Bits = defaultBits
 	}
@@ -87,9 +88,10 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) e
 
 // DeleteTopic removes a topic with all its records and its groups' positions.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return err
 	}
+	defer e.end()
 	var id fence.TopicID
 	var segments []fence.SegmentID
 	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
@@ -128,9 +130,10 @@ func (e *Engine) removeSegment(id fence.SegmentID) error {
 
 // Topics lists the topics by name.
 func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return nil, err
 	}
+	defer e.end()
 	var list []TopicInfo
 	for t := range e.topics() {
 		d, err := e.Describe(ctx, t.Name)
@@ -148,9 +151,10 @@ func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
 // Describe tells all about one topic.
 func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
 	var d TopicDetail
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return d, err
 	}
+	defer e.end()
 	found := false
 	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
 		found = true
@@ -220,9 +224,10 @@ func (e *Engine) measure(topic string, r *RangeInfo, s *SegmentInfo) {
 // SplitRange closes a range and opens two in its place, each with half of its keys.
 // Producers and consumers go on by themselves.
 func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error) {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return 0, 0, err
 	}
+	defer e.end()
 	id, err := e.rangeOf(topic, seq)
 	if err != nil {
 		return 0, 0, err
@@ -243,9 +248,10 @@ func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left
 // MergeRanges closes two ranges that are the halves of one block of keys and opens
 // one in their place.
 func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error) {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
+	defer e.end()
 	idA, err := e.rangeOf(topic, a)
 	if err != nil {
 		return 0, err
@@ -272,7 +278,21 @@ func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (ui
 	return child.Seq, nil
 }
 
-// closeHead fences and seals a range's write head, if it has one.
+// rollRange closes a range's write head, if it has one.
+func (e *Engine) rollRange(id fence.RangeID) (closed bool, err error) {
+	if _, ok := e.front.ActiveRoll(id); !ok {
+		return false, nil
+	}
+	unlock := e.hold(id)
+	defer unlock()
+	if _, ok := e.front.ActiveRoll(id); !ok {
+		return false, nil // somebody else did
+	}
+	return true, e.closeHead(id)
+}
+
+// closeHead fences and seals a range's write head, if it has one. The caller holds
+// the range: the head may have no file yet.
 func (e *Engine) closeHead(id fence.RangeID) error {
 	roll, ok := e.front.ActiveRoll(id)
 	if !ok {
@@ -288,9 +308,10 @@ func (e *Engine) closeHead(id fence.RangeID) error {
 // Roll closes every open segment of a topic; the next records open new ones. It
 // answers how many there were.
 func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
+	defer e.end()
 	t, err := e.front.Topic(topic)
 	if err != nil {
 		return 0, about(topic, -1, err)
@@ -298,33 +319,37 @@ func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
 	n := 0
 	ranges, _ := t.Slices()
 	for _, r := range ranges {
-		if _, ok := e.front.ActiveRoll(r.Range); !ok {
-			continue
+		if err := ctx.Err(); err != nil {
+			return n, err
 		}
-		if err := e.closeHead(r.Range); err != nil {
+		closed, err := e.rollRange(r.Range)
+		if err != nil {
 			return n, about(topic, int64(r.Range.Seq), err)
 		}
-		n++
+		if closed {
+			n++
+		}
 	}
 	return n, nil
 }
 
 // SetPolicy defines a policy, or replaces its definition.
 func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
-	return e.change(cp.DefinePolicy{Name: name, Policy: p})
+	return e.change(ctx, cp.DefinePolicy{Name: name, Policy: p})
 }
 
 // DeletePolicy forgets a definition. Topics stay bound to the name: nothing of them
 // expires until it is defined again or they are bound elsewhere.
 func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
-	return e.change(cp.DeletePolicy{Name: name})
+	return e.change(ctx, cp.DeletePolicy{Name: name})
 }
 
 // Policies lists the definitions by name.
 func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return nil, err
 	}
+	defer e.end()
 	list := map[string]Policy{}
 	err := e.host.ReadLocal(e.home(), func(s *cp.State) {
 		for name, p := range s.Policies() {
@@ -345,17 +370,19 @@ func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
 			return about(topic, -1, fmt.Errorf("%w: no policy is defined under the name %q", cp.ErrInvalidPolicy, policy))
 		}
 	}
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return err
 	}
+	defer e.end()
 	return about(topic, -1, e.front.BindTopicPolicy(topic, policy))
 }
 
 // change proposes a command about no topic and lets the frontend know.
-func (e *Engine) change(cmd cp.Command) error {
-	if err := e.alive(); err != nil {
+func (e *Engine) change(ctx context.Context, cmd cp.Command) error {
+	if err := e.enter(ctx); err != nil {
 		return err
 	}
+	defer e.end()
 	if reply := e.command("", cmd); reply.Err != nil {
 		return reply.Err
 	}

@@ -25,6 +25,7 @@ type batch struct {
 	head      *store.Segment // it flies to
 	plan      frontend.Dispatch
 	isPlanned bool // plan is this batch's, made by findHead
+	age       int  // the producer's, when its first record came
 
 	// A batch that was taken apart is answered by the parts that carry its records
 	// now (reroute.go).
@@ -76,10 +77,8 @@ func (b *batch) finish(l *lane) error {
 		if err != nil {
 			return err
 		}
-		if l.p.opts.Codec != record.None {
-			if frame, err = l.compress(b, frame); err != nil {
-				return err
-			}
+		if frame, err = l.p.compress(b, frame); err != nil {
+			return err
 		}
 		if b.info, err = record.ParseHead(frame, 0); err != nil {
 			return err

@@ -112,9 +112,10 @@ type source struct {
 
 // NewConsumer returns a consumer of a topic.
 func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
-	if err := e.alive(); err != nil {
+	if err := e.begin(); err != nil {
 		return nil, err
 	}
+	defer e.end()
 	c := &Consumer{e: e, opts: o, open: map[fence.RangeID]*source{}}
 	t, err := e.front.Topic(o.Topic)
 	if err != nil {
@@ -303,9 +304,10 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 	if c.ended {
 		return Page{}, ErrClosed
 	}
-	if err := c.e.alive(); err != nil {
+	if err := c.e.begin(); err != nil {
 		return Page{}, err
 	}
+	defer c.e.end()
 	if max < 1 {
 		return Page{}, fmt.Errorf("engine: a page of %d records", max)
 	}
@@ -513,15 +515,22 @@ func (c *Consumer) Cursor() string { return encodeCursor(c.topic, c.pos) }
 
 // Commit stores the place behind the last record that was returned as the group's.
 // It never moves the group back.
-func (c *Consumer) Commit(ctx context.Context) error { return c.commit(false) }
+func (c *Consumer) Commit(ctx context.Context) error { return c.commit(ctx, false) }
 
 // Reset makes the consumer's place the group's, also where that moves it back.
-func (c *Consumer) Reset(ctx context.Context) error { return c.commit(true) }
+func (c *Consumer) Reset(ctx context.Context) error { return c.commit(ctx, true) }
 
-func (c *Consumer) commit(reset bool) error {
+func (c *Consumer) commit(ctx context.Context, reset bool) error {
+	if c.ended {
+		return ErrClosed
+	}
 	if c.opts.Group == "" {
 		return about(c.opts.Topic, -1, errors.New("a consumer without a group has nothing to commit: set ConsumerOptions.Group"))
 	}
+	if err := c.e.enter(ctx); err != nil {
+		return err
+	}
+	defer c.e.end()
 	cmd := cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
 	err := c.look(func(s *cp.State) error {
 		for _, r := range s.ActiveRanges(c.opts.Topic) {
@@ -557,6 +566,10 @@ func (c *Consumer) positionIn(s *cp.State, r *cp.Range) cp.Position {
 
 // Lag is how many records are stored behind the consumer's place.
 func (c *Consumer) Lag() (uint64, error) {
+	if err := c.e.begin(); err != nil {
+		return 0, err
+	}
+	defer c.e.end()
 	var n uint64
 	err := c.look(func(s *cp.State) error {
 		behind := maps.Clone(c.pos)
@@ -589,6 +602,11 @@ func (c *Consumer) Close() error {
 		return nil
 	}
 	c.ended = true
+	if c.e.begin() == nil {
+		defer c.e.end()
+	} else {
+		<-c.e.closed // scanners do not end beside the store
+	}
 	for _, src := range c.open {
 		src.scan.Close()
 	}

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,8 +50,13 @@ type Engine struct {
 
 	heads sync.Map // fence.RangeID -> *sync.Mutex, see hold
 
-	closing atomic.Bool
-	mu      sync.Mutex // guards producers; never held across anything that blocks
+	closed   chan struct{} // once Close is through; closeErr is set then
+	closeErr error
+
+	mu      sync.Mutex // guards the following; never held across anything that blocks
+	closing bool
+	calls   int        // under way
+	idle    *sync.Cond // calls fell to 0
 	members map[*Producer]struct{}
 }
 
@@ -75,8 +82,9 @@ func Open(dir string, o Options) (*Engine, error) {
 	e := &Engine{
 		dir: dir, opts: o, log: o.Logger, start: o.now(),
 		rolls: make(chan struct{}, 1), quit: make(chan struct{}),
-		members: map[*Producer]struct{}{},
+		members: map[*Producer]struct{}{}, closed: make(chan struct{}),
 	}
+	e.idle = sync.NewCond(&e.mu)
 	e.writer = e.dice()
 	if err := e.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), e.release())
@@ -160,11 +168,46 @@ func (e *Engine) stamp(r *Record) int64 {
 	return r.Time.UnixMilli()
 }
 
-func (e *Engine) alive() error {
-	if e.closing.Load() {
+// begin says that a call is under way, which Close waits for, until end. Calls may
+// lie in one another.
+func (e *Engine) begin() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
 		return ErrClosed
 	}
+	e.calls++
 	return nil
+}
+
+// enter is begin for calls that change something: not at all once ctx has ended. A
+// change under way does not look at ctx again; it ends within commandTimeout.
+func (e *Engine) enter(ctx context.Context) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		e.end()
+		return err
+	}
+	return nil
+}
+
+func (e *Engine) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.calls--; e.calls == 0 {
+		e.idle.Broadcast()
+	}
+}
+
+func (e *Engine) isClosing() bool {
+	select {
+	case <-e.quit:
+		return true
+	default:
+		return false
+	}
 }
 
 // Opened says what Open found.
@@ -182,29 +225,47 @@ func (e *Engine) delist(p *Producer) {
 	e.mu.Unlock()
 }
 
-// Close flushes every producer, fences every open segment and gives the directory
-// back. What was acknowledged is on disk in any case; Close spares the next Open a
-// recovery.
+// Close lets the calls under way end, flushes and closes every producer, fences
+// every open segment and gives the directory back. What was acknowledged is on disk
+// in any case; Close spares the next Open a recovery. Whoever calls it again, or
+// meanwhile, waits and gets the same answer.
+//
+// Close consumers and discard batches first: what they hold cannot be given back,
+// which is an error, though nothing is lost.
 func (e *Engine) Close() error {
-	if e.closing.Swap(true) {
-		return nil
-	}
 	e.mu.Lock()
-	var producers []*Producer
-	for p := range e.members {
-		producers = append(producers, p)
+	if e.closing {
+		e.mu.Unlock()
+		<-e.closed
+		return e.closeErr
 	}
+	e.closing = true
+	close(e.quit)
+	for e.calls > 0 {
+		e.idle.Wait()
+	}
+	producers := slices.Collect(maps.Keys(e.members))
 	e.mu.Unlock()
+	e.closeErr = e.close(producers)
+	close(e.closed)
+	return e.closeErr
+}
+
+func (e *Engine) close(producers []*Producer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	var errs []error
-	for _, p := range producers {
-		errs = append(errs, p.Close(ctx))
+	errs := make([]error, len(producers))
+	var group sync.WaitGroup
+	for i, p := range producers {
+		group.Go(func() { errs[i] = p.Close(ctx) })
 	}
-	close(e.quit)
+	group.Wait()
 	e.tasks.Wait()
-	errs = append(errs, e.fenceAll())
-	return errors.Join(append(errs, e.release())...)
+	errs = append(errs, e.fenceAll(), e.release())
+	if n := e.arena.InUse(); n > 0 {
+		errs = append(errs, fmt.Errorf("engine: consumers and batches still hold %d bytes of memory: close and discard them before the engine", n))
+	}
+	return errors.Join(errs...)
 }
 
 func (e *Engine) release() error {
@@ -220,19 +281,32 @@ func (e *Engine) release() error {
 
 // fenceAll closes every open segment and records its end.
 func (e *Engine) fenceAll() error {
-	var errs []error
-	for _, id := range e.store.IDs() {
+	return several(e.store.IDs(), func(id fence.SegmentID) error {
 		seg, err := e.store.Segment(id)
 		if err != nil {
-			continue
+			return nil // deleted meanwhile
 		}
 		if _, done := seg.Fenced(); done {
-			continue
+			return nil
 		}
-		if err := e.roll(seg); err != nil {
-			errs = append(errs, err)
-		}
+		return e.roll(seg)
+	})
+}
+
+// several calls do for each of list, some at a time, and joins the errors.
+func several[T any](list []T, do func(T) error) error {
+	const together = 16
+	var next atomic.Int64
+	errs := make([]error, len(list))
+	var group sync.WaitGroup
+	for range min(together, len(list)) {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(list); i = int(next.Add(1)) - 1 {
+				errs[i] = do(list[i])
+			}
+		})
 	}
+	group.Wait()
 	return errors.Join(errs...)
 }
 

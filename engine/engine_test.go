@@ -8,53 +8,6 @@ import (
 	"time"
 )
 
-func open(t *testing.T, dir string, o Options) *Engine {
-	t.Helper()
-	if o.ArenaBytes == 0 {
-		o.ArenaBytes = 16 << 20
-	}
-	o.ReserveBytes = 1 << 20
-	e, err := Open(dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return e
-}
-
-func newTopic(t *testing.T, e *Engine, name string) {
-	t.Helper()
-	if err := e.CreateTopic(context.Background(), name, TopicOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func readAll(t *testing.T, e *Engine, topic string, from From) []string {
-	t.Helper()
-	c, err := e.NewConsumer(ConsumerOptions{Topic: topic, From: from})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var got []string
-	for {
-		page, err := c.Fetch(1000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range page.Records {
-			got = append(got, string(r.Value))
-		}
-		if page.CaughtUp {
-			return got
-		}
-	}
-}
-
 func TestProduceThenConsume(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir, Options{})

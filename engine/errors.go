@@ -7,6 +7,7 @@ import (
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/cp/host"
 	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // Test with errors.Is. Every error says in words what happened and where.
@@ -21,7 +22,8 @@ var (
 	ErrLocked           = store.ErrLocked                                // another process has the directory
 	ErrClosed           = errors.New("closed")                           // the engine, producer or consumer was closed
 	ErrOverloaded       = errors.New("too much is waiting")              // retry after acknowledgements
-	ErrBatchSent        = errors.New("batch was sent already")           // make a new one
+	ErrBatchFull        = record.ErrBatchFull                            // send it and make a new one
+	ErrBatchSent        = errors.New("batch was sent or discarded")      // make a new one
 	ErrTimeout          = errors.New("the outcome is not known in time") // it may still take effect
 )
 

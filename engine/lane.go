@@ -47,6 +47,14 @@ func (l *lane) closeOpen() {
 	}
 }
 
+// dropEmpty gives an open batch back that no record came to.
+func (l *lane) dropEmpty() {
+	if b := l.open; b != nil && b.build.Len() == 0 {
+		l.open = nil
+		l.p.recycle(b)
+	}
+}
+
 // pop takes the first waiting batch.
 func (l *lane) pop() *batch {
 	b := l.waiting[0]
@@ -186,7 +194,7 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 	if b.done != nil {
 		close(b.done)
 	}
-	n := b.records()
+	n, age := b.records(), b.age
 	if b.wholes != nil {
 		n = 0 // counted with the wholes
 		p.concludePart(b)
@@ -203,18 +211,22 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 	if b.waiters == 0 {
 		p.recycle(b)
 	}
-	p.pending -= n
+	p.pending[age] -= n
 	p.changed.Broadcast()
 }
 
-// compress replaces the batch's frame by a compressed one in memory of its own.
-func (l *lane) compress(b *batch, frame []byte) ([]byte, error) {
-	arena := l.p.e.arena
+// compress replaces the batch's frame by a compressed one in memory of its own, if
+// the producer compresses.
+func (p *Producer) compress(b *batch, frame []byte) ([]byte, error) {
+	if p.opts.Codec == record.None {
+		return frame, nil
+	}
+	arena := p.e.arena
 	dst, ok := arena.Alloc(len(frame))
 	if !ok {
 		return frame, nil // plain is always right
 	}
-	out, err := record.Compress(dst, frame, l.p.opts.Codec)
+	out, err := record.Compress(dst, frame, p.opts.Codec)
 	if err != nil || &out[0] == &frame[0] {
 		arena.Free(dst)
 		return frame, err

@@ -84,12 +84,17 @@ type Producer struct {
 	seq     uint64     // sequence of the last record taken
 	version uint64     // of the routes
 	lanes   []*lane    // tile the keyspace, by start
-	pending int        // records taken and not answered
+	pending [2]int     // records taken and not answered, by the age of their batches
+	age     int        // of new batches: 0 or 1, turned over by Flush
+	flushes bool       // somebody is in Flush
 	moving  bool       // the ranges changed and what the lanes hold is being routed anew
 	changed *sync.Cond // moving ended, or pending fell to 0
 	spare   []*batch
-	closed  bool
+	closed  bool // no record is taken any more
 	tasks   sync.WaitGroup
+
+	ctx    context.Context // ends when Close gives up what is not stored yet
+	cancel context.CancelFunc
 }
 
 // ID is what recognises this producer's repeats.
@@ -97,9 +102,10 @@ func (p *Producer) ID() uint64 { return p.opts.ID }
 
 // NewProducer returns a producer for one topic.
 func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
-	if err := e.alive(); err != nil {
+	if err := e.begin(); err != nil {
 		return nil, err
 	}
+	defer e.end()
 	o, err := o.withDefaults(e.opts.ArenaBytes)
 	if err != nil {
 		return nil, err
@@ -118,6 +124,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if err := p.route(); err != nil {
 		return nil, about(o.Topic, -1, err)
 	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	e.enlist(p)
 	return p, nil
 }
@@ -187,7 +194,10 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 		switch err := b.build.Add(&rec, p.sequence(seq)); {
 		case err == nil:
 			p.seq = seq
-			p.pending++
+			if b.build.Len() == 1 {
+				b.age = p.age
+			}
+			p.pending[b.age]++
 			if done != nil {
 				b.calls = append(b.calls, call{at: b.build.Len() - 1, done: done})
 			} else {
@@ -203,7 +213,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 				}
 			}
 		default:
-			return nil, 0, p.refused(err)
+			return nil, 0, p.refused(err, p.opts.BatchBytes)
 		}
 	}
 }
@@ -228,11 +238,12 @@ func (p *Producer) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (p *Producer) refused(err error) error {
+// refused explains why a batch of size bytes did not take a record.
+func (p *Producer) refused(err error, size int) error {
 	if errors.Is(err, record.ErrRecordTooLarge) {
-		return fmt.Errorf("topic %q: %w: it does not fit a batch of %d bytes (ProducerOptions.BatchBytes): %w", p.name, ErrRecordTooLarge, p.opts.BatchBytes, err)
+		err = fmt.Errorf("%w: it does not fit a batch of %d bytes (ProducerOptions.BatchBytes): %w", ErrRecordTooLarge, size, err)
 	}
-	return fmt.Errorf("topic %q: %w", p.name, err)
+	return about(p.name, -1, err)
 }
 
 // depart sees to it that b is on its way, or will be when what flies before it
@@ -286,22 +297,40 @@ func (p *Producer) result(ctx context.Context, b *batch, at int, lead *store.Seg
 	return place, err
 }
 
-// Flush returns when everything taken before is answered.
+// Flush returns when everything taken before is answered. What is taken meanwhile
+// does not keep it.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.pending > 0 {
+	for p.flushes {
+		if err := p.wait(ctx); err != nil {
+			return p.unanswered(err)
+		}
+	}
+	p.flushes = true
+	defer func() {
+		p.flushes = false
+		p.changed.Broadcast()
+	}()
+	// Records of two ages may be on their way. First those of the other age go; then
+	// it is the age of what comes from now on, and the rest go.
+	for range p.pending {
 		for _, l := range slices.Clone(p.lanes) {
 			l.closeOpen()
 			l.send(nil)
 		}
-		if p.pending > 0 {
+		for p.pending[p.age^1] > 0 {
 			if err := p.wait(ctx); err != nil {
-				return fmt.Errorf("topic %q: %d records are still on their way: %w", p.name, p.pending, err)
+				return p.unanswered(err)
 			}
 		}
+		p.age ^= 1
 	}
 	return nil
+}
+
+func (p *Producer) unanswered(err error) error {
+	return fmt.Errorf("topic %q: %d records are still on their way: %w", p.name, p.pending[0]+p.pending[1], err)
 }
 
 // wait returns when something changed or ctx ended. mu is held, and released
@@ -320,14 +349,21 @@ func (p *Producer) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close flushes and gives the producer up. Records taken before are answered.
+// Close takes no more records, flushes and gives the producer up. When ctx ends
+// first, what is not handed to the disk yet fails with ErrClosed.
 func (p *Producer) Close(ctx context.Context) error {
-	err := p.Flush(ctx)
 	p.mu.Lock()
 	p.closed = true
 	p.changed.Broadcast()
 	p.mu.Unlock()
+	err := p.Flush(ctx)
+	p.cancel()
 	p.tasks.Wait()
+	p.mu.Lock()
+	for _, l := range p.lanes {
+		l.dropEmpty()
+	}
+	p.mu.Unlock()
 	p.e.delist(p)
 	return err
 }

@@ -24,6 +24,10 @@ func (l *lane) find() {
 	if l.finding {
 		return
 	}
+	if l.p.ctx.Err() != nil {
+		l.failAll(ErrClosed) // given up; nobody waits for tasks any more
+		return
+	}
 	l.finding = true
 	l.p.tasks.Go(l.findHead)
 }
@@ -33,7 +37,7 @@ func (l *lane) find() {
 // l.finding.
 func (l *lane) findHead() {
 	p := l.p
-	ctx, cancel := context.WithTimeout(context.Background(), headPatience)
+	ctx, cancel := context.WithTimeout(p.ctx, headPatience)
 	defer cancel()
 	pause := headPause
 	p.mu.Lock()
@@ -69,6 +73,9 @@ func (l *lane) findHead() {
 		if err == nil || moved(err) {
 			p.reroute()
 			break
+		}
+		if p.ctx.Err() != nil {
+			err = ErrClosed
 		}
 		if !frontend.Retryable(err) && !errors.Is(err, store.ErrOverloaded) || ctx.Err() != nil {
 			l.failAll(err)

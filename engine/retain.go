@@ -42,9 +42,10 @@ func (e *Engine) retainer() {
 
 // Retain looks at retention and age rolls now.
 func (e *Engine) Retain(ctx context.Context) (RetainReport, error) {
-	if err := e.alive(); err != nil {
+	if err := e.enter(ctx); err != nil {
 		return RetainReport{}, err
 	}
+	defer e.end()
 	return e.retain()
 }
 
@@ -75,7 +76,10 @@ func (e *Engine) retain() (RetainReport, error) {
 		}
 	}
 	for _, seg := range due {
-		if err := e.closeHead(seg.ID.Range); err != nil {
+		if e.isClosing() {
+			return report, ErrClosed
+		}
+		if _, err := e.rollRange(seg.ID.Range); err != nil {
 			report.Failed++
 			e.log.Warn("age roll failed, tried again later", "segment", seg.ID, "err", err)
 			continue
@@ -83,6 +87,9 @@ func (e *Engine) retain() (RetainReport, error) {
 		report.Rolled++
 	}
 	for _, seg := range expired {
+		if e.isClosing() {
+			return report, ErrClosed
+		}
 		if err := e.expire(seg); err != nil {
 			report.Failed++
 			e.log.Warn("segment not removed, tried again later", "segment", seg.ID, "err", err)

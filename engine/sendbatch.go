@@ -20,6 +20,8 @@ type Batch struct {
 	keyed          bool
 	now            int64    // the time of records that name none
 	keyless        []uint32 // places of records without a key
+	key            []byte   // what Reserve made room for
+	finished       bool     // the inner batch has its frame: Send was tried
 }
 
 // NewBatch returns an empty batch of at most size bytes, on disk and in memory; 0
@@ -45,44 +47,66 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 }
 
 // Len is the number of records so far.
-func (b *Batch) Len() int { return b.b.build.Len() }
+func (b *Batch) Len() int { return int(b.count) }
 
 // Add copies a record into the batch. ErrBatchFull leaves it as it was.
 func (b *Batch) Add(r Record) error {
-	if b.b == nil {
-		return ErrBatchSent
+	if err := b.fillable(); err != nil {
+		return err
 	}
 	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: b.now}
 	if !r.Time.IsZero() {
 		rec.Timestamp = r.Time.UnixMilli()
 	}
+	b.expect(r.Key)
 	if err := b.b.build.Add(&rec, b.next()); err != nil {
-		return err
+		return b.refused(err)
 	}
 	b.note(r.Key)
 	return nil
 }
 
-// Reserve makes room for a record and returns the memory of its key and value, to
-// be filled before Commit. A length of -1 is a null key or value.
-func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
-	if b.b == nil {
-		return nil, nil, ErrBatchSent
-	}
-	key, value, err = b.b.build.Reserve(keyLen, valueLen, nil, b.now)
-	return key, value, err
-}
-
-// Commit adds the record that Reserve made room for. key is the filled key, nil
-// where it is null.
-func (b *Batch) Commit(key []byte) error {
-	if b.b == nil {
+// fillable says why a batch takes no more records.
+func (b *Batch) fillable() error {
+	if b.b == nil || b.finished {
 		return ErrBatchSent
 	}
-	if err := b.b.build.Commit(b.next()); err != nil {
+	return nil
+}
+
+func (b *Batch) refused(err error) error {
+	if err == record.ErrBatchFull {
 		return err
 	}
-	b.note(key)
+	return b.p.refused(err, len(b.b.slab))
+}
+
+// Reserve makes room for a record and returns the memory of its key and value, to
+// be filled before Commit and left alone afterwards. A length of -1 is a null key
+// or value.
+func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
+	if err := b.fillable(); err != nil {
+		return nil, nil, err
+	}
+	key, value, err = b.b.build.Reserve(keyLen, valueLen, nil, b.now)
+	if err != nil {
+		return nil, nil, b.refused(err)
+	}
+	b.key = key
+	return key, value, nil
+}
+
+// Commit adds the record that Reserve made room for. key is the memory of its key,
+// filled, or nil where that is null.
+func (b *Batch) Commit(key []byte) error {
+	if err := b.fillable(); err != nil {
+		return err
+	}
+	b.expect(b.key)
+	if err := b.b.build.Commit(b.next()); err != nil {
+		return about(b.p.name, -1, err)
+	}
+	b.note(b.key) // not key: the record's position comes from what lies in the batch
 	return nil
 }
 
@@ -95,14 +119,24 @@ func (b *Batch) next() uint64 {
 	return b.count + 1
 }
 
+// expect keeps the positions of the keyed records apart before the first keyless
+// one comes, whose place in the builder is that of a sequence it will not have.
+func (b *Batch) expect(key []byte) {
+	if key == nil && len(b.keyless) == 0 && b.count > 0 {
+		b.minPos, b.maxPos = b.b.build.Positions()
+		b.keyed = true
+	}
+}
+
 func (b *Batch) note(key []byte) {
 	b.count++
-	if key == nil {
+	switch {
+	case key == nil:
 		b.keyless = append(b.keyless, uint32(b.count-1))
-		return
+	case len(b.keyless) > 0:
+		pos := record.Position(key)
+		b.minPos, b.maxPos, b.keyed = min(b.minPos, pos), max(b.maxPos, pos), true
 	}
-	pos := record.Position(key)
-	b.minPos, b.maxPos, b.keyed = min(b.minPos, pos), max(b.maxPos, pos), true
 }
 
 // Discard gives the memory of a batch back that was not sent.
@@ -121,28 +155,22 @@ func (b *Batch) Discard() {
 // than one range, they are split and the placement is that of the first record.
 // Batches and records take their order from Send, Append and Produce. It waits
 // while MaxInFlight batches of the range are waiting already.
+//
+// After an error the batch was not sent: it can be sent again, or discarded.
 func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
 	if b.b == nil {
 		return ErrBatchSent
 	}
 	p, inner := b.p, b.b
+	if err := b.finish(); err != nil {
+		return about(p.name, -1, err)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.ready(ctx); err != nil {
 		return err
 	}
-	if b.count == 0 {
-		return about(p.name, -1, record.ErrEmpty)
-	}
-	// An earlier record of the lanes this batch goes to must leave before it.
-	frame, err := inner.build.Finish(0)
-	if err != nil {
-		return about(p.name, -1, err)
-	}
-	head, err := record.ParseHead(frame, 0)
-	if err != nil {
-		return about(p.name, -1, err)
-	}
+	head := inner.info
 	if !p.opts.NotIdempotent {
 		b.renumber(&head)
 	}
@@ -161,10 +189,10 @@ func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
 			b.renumber(&head)
 		}
 	}
-	head.Put(frame, 0)
+	head.Put(inner.frame, 0)
 	p.seq = max(p.seq, head.LastSeq)
-	p.pending += int(b.count)
-	inner.frame, inner.info = inner.slab[:len(frame)], head
+	inner.info, inner.age = head, p.age
+	p.pending[p.age] += int(b.count)
 	if done != nil {
 		inner.calls = append(inner.calls, call{at: wholeBatch, done: done})
 	} else {
@@ -175,11 +203,35 @@ func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
 	return nil
 }
 
+// finish makes the frame, compressed if the producer compresses. It takes no lock:
+// this is most of the work of a batch.
+func (b *Batch) finish() error {
+	if b.finished {
+		return nil
+	}
+	inner := b.b
+	frame, err := inner.build.Finish(0)
+	if err != nil {
+		return err
+	}
+	if frame, err = b.p.compress(inner, frame); err != nil {
+		return err
+	}
+	if inner.info, err = record.ParseHead(frame, 0); err != nil {
+		return err
+	}
+	inner.frame, b.finished = inner.slab[:len(frame)], true
+	return nil
+}
+
 // renumber gives the batch's records the producer's next sequences, and its
 // keyless ones the positions that come with them.
 func (b *Batch) renumber(h *record.Head) {
 	h.FirstSeq = b.p.seq + 1
 	h.LastSeq = b.p.seq + b.count
+	if len(b.keyless) == 0 {
+		return // the builder's positions are right
+	}
 	h.MinPos, h.MaxPos = ^uint32(0), 0
 	if b.keyed {
 		h.MinPos, h.MaxPos = b.minPos, b.maxPos

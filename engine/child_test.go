@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// childEnv names the part that a child process plays; childDir is its directory.
+const (
+	childEnv = "RINGFENCE_ENGINE_CHILD"
+	childDir = "RINGFENCE_ENGINE_DIR"
+)
+
+// parts are what children can play: each returns the exit status.
+var parts = map[string]func(dir string) int{
+	"open": func(dir string) int {
+		e, err := Open(dir, small(Options{}))
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println("opened")
+		if err := e.Close(); err != nil {
+			fmt.Println(err)
+			return 2
+		}
+		return 0
+	},
+}
+
+func runChild(name string) int {
+	part := parts[name]
+	if part == nil {
+		fmt.Fprintf(os.Stderr, "no child plays %q\n", name)
+		return 3
+	}
+	return part(os.Getenv(childDir))
+}
+
+// child is this test binary as another process.
+func child(t testing.TB, name, dir string, env ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(within(t), exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+name, childDir+"="+dir)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
