@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,8 @@ import (
 // rate is wanted. A written file is written once and used by every shape after.
 type Scratch struct {
 	dir     string
-	written int64 // bytes of the written file that are on stable storage
+	size    int64 // of the written file
+	written int64 // bytes of it that are on stable storage
 }
 
 // writtenSize is large enough that a device's own cache does not hold it whole
@@ -23,13 +25,14 @@ const writtenSize = 1 << 30
 // growSize bounds a growing file; its run ends earlier when its time is over.
 const growSize = 16 << 30
 
-// NewScratch makes a directory for floors inside dir. Close removes it.
-func NewScratch(dir string) (*Scratch, error) {
+// NewScratch makes a directory for floors inside dir. Close removes it. size is that
+// of the written file; 0 means 1 GiB.
+func NewScratch(dir string, size int64) (*Scratch, error) {
 	sub, err := os.MkdirTemp(dir, "floor-")
 	if err != nil {
 		return nil, fmt.Errorf("bench: scratch directory: %w", err)
 	}
-	return &Scratch{dir: sub}, nil
+	return &Scratch{dir: sub, size: cmp.Or(size, writtenSize)}, nil
 }
 
 func (s *Scratch) Close() error { return os.RemoveAll(s.dir) }
@@ -53,9 +56,9 @@ func (s *Scratch) prepare(ctx context.Context, shape Shape) (file string, size i
 	}
 	file = filepath.Join(s.dir, "written")
 	if s.written == 0 {
-		size := min(writtenSize, free/4>>20<<20)
-		if size < 64<<20 {
-			return "", 0, fmt.Errorf("bench: %s has %s free; a floor needs 256 MiB", s.dir, sizeName(free>>20<<20))
+		size := min(s.size, free/4) >> 20 << 20
+		if size < 4<<20 {
+			return "", 0, fmt.Errorf("bench: %s has %s free; a floor needs four times its size, which is at least 4 MiB", s.dir, sizeName(free>>20<<20))
 		}
 		if err := writeAll(ctx, file, size); err != nil {
 			return "", 0, err

@@ -19,6 +19,8 @@ type Suite struct {
 	Runs    int     // of each row; 0 means 5
 	Seconds float64 // of each measurement; 0 means 2
 	Rows    []string
+	// FloorBytes is the size of the file that floors run on; 0 means 1 GiB.
+	FloorBytes int64
 	// Child runs a process that fills dir (FillForReopen) and is killed when it has.
 	Child func(ctx context.Context, dir string, shape Reopen) error
 	// Say hears what is going on, a line at a time.
@@ -87,7 +89,7 @@ func (s *Suite) Run(ctx context.Context) (t Table, err error) {
 		return t, fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if s.scratch, err = NewScratch(dir); err != nil {
+	if s.scratch, err = NewScratch(dir, s.FloorBytes); err != nil {
 		return t, err
 	}
 	if s.costs, err = MeasureCosts(1024, 1<<20); err != nil {

@@ -15,6 +15,7 @@ import (
 
 type benchFlags struct {
 	record, batch, segment, retain sizeFlag
+	floorSize                      sizeFlag
 	records, inFlight, workers     int
 	compress                       string
 	seconds, rate                  float64
@@ -69,6 +70,7 @@ every row several times, floor and engine in turn, and the medians.`,
 	fl.Float64Var(&f.rate, "rate", 0, "batches a second; 0 is as fast as it goes")
 	fl.DurationVar(&f.rollEvery, "roll-every", 0, "close the segment this often")
 	fl.BoolVar(&f.floor, "floor", false, "measure the device without an engine beside it")
+	fl.Var(&f.floorSize, "floor-size", "size of the file the floor runs on (default 1GiB)")
 	fl.BoolVar(&f.suite, "suite", false, "run the whole performance table")
 	fl.BoolVar(&f.markdown, "markdown", false, "print the suite's table as Markdown")
 	fl.IntVar(&f.runs, "runs", 5, "runs of each row of the suite")
@@ -115,7 +117,7 @@ func (a *app) benchAppend(ctx context.Context, f benchFlags) (err error) {
 	}
 	bar := a.progress("bench", int64(seconds*1000), func(ms int64) string { return fmt.Sprintf("%.1f s", float64(ms)/1000) })
 	w.Progress = func(done time.Duration, _ int64) { bar.set(done.Milliseconds()) }
-	res, floor, err := a.measureAppend(ctx, w, dir, f.floor)
+	res, floor, err := a.measureAppend(ctx, w, dir, f.floor, int64(f.floorSize))
 	bar.end()
 	if err != nil {
 		return err
@@ -124,14 +126,14 @@ func (a *app) benchAppend(ctx context.Context, f benchFlags) (err error) {
 }
 
 // measureAppend runs the workload and, if wanted, the floor of its shape just before.
-func (a *app) measureAppend(ctx context.Context, w bench.Append, dir string, withFloor bool) (res bench.Result, floor *bench.Floor, err error) {
+func (a *app) measureAppend(ctx context.Context, w bench.Append, dir string, withFloor bool, floorBytes int64) (res bench.Result, floor *bench.Floor, err error) {
 	run, err := w.Start(ctx, dir+"/data")
 	if err != nil {
 		return res, nil, err
 	}
 	defer func() { err = errors.Join(err, run.Close()) }()
 	if withFloor {
-		scratch, err := bench.NewScratch(dir)
+		scratch, err := bench.NewScratch(dir, floorBytes)
 		if err != nil {
 			return res, nil, err
 		}
@@ -203,7 +205,7 @@ func (a *app) benchSuite(ctx context.Context, f benchFlags) error {
 	if err != nil {
 		return err
 	}
-	s := bench.Suite{Dir: dir, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, Child: a.fillAndKill,
+	s := bench.Suite{Dir: dir, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, FloorBytes: int64(f.floorSize), Child: a.fillAndKill,
 		Say: func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }}
 	t, err := s.Run(ctx)
 	if err != nil {

@@ -190,7 +190,7 @@ func (d *demo) readSource(ctx context.Context) error {
 }
 
 func (d *demo) measureDevice(ctx context.Context, dir string) error {
-	scratch, err := bench.NewScratch(dir)
+	scratch, err := bench.NewScratch(dir, 0)
 	if err != nil {
 		return err
 	}
@@ -319,24 +319,13 @@ func (d *demo) ingestRest(ctx context.Context, e *engine.Engine) error {
 	half := d.report.Bytes / 2 / splitUnit
 	g := &ingest{e: e, src: d.src, splitAt: []int64{half + 1}}
 	bar := d.progress("records sent", d.report.Lines, countText[int64])
-	quit, gone := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(gone)
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				bar.set(g.acked.Load())
-			case <-quit:
-				return
-			}
-		}
-	}()
-	err := g.run(ctx)
-	close(quit)
-	<-gone
+	stop, watched := d.watch(ctx, g, bar)
+	err := g.run(watched)
+	stop()
 	bar.end()
+	if stuck := (unproven{}); errors.As(context.Cause(watched), &stuck) {
+		return stuck
+	}
 	if err != nil {
 		return err
 	}
@@ -348,6 +337,34 @@ func (d *demo) ingestRest(ctx context.Context, e *engine.Engine) error {
 	d.report.Kill.Recognised = d.report.Kill.Stored
 	d.report.SecondHalf = demoIngest{Records: d.report.Lines - d.report.Kill.Stored, Bytes: g.bytes.Load(), Seconds: took.Seconds(), Fences: fencesOf(e)}
 	return nil
+}
+
+// watch shows an ingest's progress, and ends its context when there is none for a
+// while.
+func (d *demo) watch(ctx context.Context, g *ingest, bar *progress) (stop func(), watched context.Context) {
+	watched, cancel := context.WithCancelCause(ctx)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		last, since := int64(0), time.Now()
+		for {
+			select {
+			case <-tick.C:
+			case <-watched.Done():
+				return
+			}
+			n := g.acked.Load()
+			bar.set(n)
+			if n > last {
+				last, since = n, time.Now()
+			} else if time.Since(since) > stallTime {
+				cancel(unproven{fmt.Errorf("the engine acknowledged nothing for %s after %s", stallTime, plural(n, "record"))})
+			}
+		}
+	}()
+	return func() { cancel(nil); <-gone }, watched
 }
 
 // readBack reads the topic as a group, twice: once all of it, and once more from

@@ -158,7 +158,7 @@ func (a *app) measureFloors(ctx context.Context, dir string, seconds float64) (f
 		{Durable: true, Grow: true, Block: 1 << 20, Depth: 4, Seconds: seconds},
 		{Read: true, Block: 1 << 20, Depth: 8, Seconds: seconds},
 	}
-	scratch, err := bench.NewScratch(dir)
+	scratch, err := bench.NewScratch(dir, 0)
 	if err != nil {
 		return nil, err
 	}

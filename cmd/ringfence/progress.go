@@ -88,8 +88,8 @@ func (p *progress) show() {
 	line := p.label + ": " + p.text(p.done)
 	if p.total > 0 {
 		line = fmt.Sprintf("%s: %3.0f %%, %s of %s", p.label, 100*float64(min(p.done, p.total))/float64(p.total), p.text(p.done), p.text(p.total))
-		if left := p.left(); left > 0 {
-			line += fmt.Sprintf(", %s left", left.Round(time.Second))
+		if left := p.left().Round(time.Second); left > 0 {
+			line += fmt.Sprintf(", %s left", left)
 		}
 	}
 	if p.width == 0 {

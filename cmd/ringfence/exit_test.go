@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
+)
+
+// Scripts depend on the codes: the table is what it was.
+func TestExitCodes(t *testing.T) {
+	wrap := func(err error) error {
+		return fmt.Errorf("opening: %w", &engine.TopicError{Topic: "t", Range: -1, Err: err})
+	}
+	for _, tt := range []struct {
+		err  error
+		code int
+	}{
+		{nil, 0},
+		{errors.New("anything"), 1},
+		{usageError{errors.New("x")}, 2},
+		{engine.ErrInvalidTopicName, 2}, {engine.ErrInvalidCursor, 2}, {engine.ErrForeignCursor, 2}, {cp.ErrInvalidPolicy, 2},
+		{engine.ErrNoSuchTopic, 3}, {cp.ErrNoSuchRange, 3}, {notFound{errors.New("x")}, 3},
+		{engine.ErrTopicExists, 4}, {cp.ErrNotBuddies, 4}, {cp.ErrRangeSealed, 4},
+		{engine.ErrLocked, 5}, {disk.ErrLocked, 5},
+		{engine.ErrOutOfSpace, 6},
+		{engine.ErrDamaged, 7}, {segfile.ErrDamaged, 7}, {&segfile.CorruptError{File: "f", Byte: 1, Reason: "r"}, 7},
+		{incomplete{errors.New("x")}, 8},
+		{segfile.ErrForeign, 9}, {segfile.ErrNewer, 9},
+		{unproven{errors.New("x")}, 10},
+		{errInterrupted, 130},
+		{silent{7}, 7},
+	} {
+		if got := exitCode(tt.err); got != tt.code {
+			t.Errorf("%v: exit %d, want %d", tt.err, got, tt.code)
+		}
+		if tt.err != nil {
+			if got := exitCode(wrap(tt.err)); got != tt.code {
+				t.Errorf("%v, wrapped: exit %d, want %d", tt.err, got, tt.code)
+			}
+			if got := exitCode(errors.Join(tt.err, errors.New("closing failed too"))); got != tt.code {
+				t.Errorf("%v, joined: exit %d, want %d", tt.err, got, tt.code)
+			}
+		}
+	}
+	seen := map[int]bool{}
+	help := ok(t, "", "help", "exit-codes")
+	for _, c := range exitCodes {
+		if seen[c.code] {
+			t.Errorf("code %d has two meanings", c.code)
+		}
+		seen[c.code] = true
+		if !strings.Contains(help, fmt.Sprintf("%3d  %s", c.code, c.text)) {
+			t.Errorf("help exit-codes does not explain %d", c.code)
+		}
+	}
+}
+
+// Every command explains itself, and knows an example or needs none.
+func TestEveryCommandHasHelp(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"demo"}, {"topic"}, {"topic", "create"}, {"topic", "ls"}, {"topic", "describe"}, {"topic", "split"}, {"topic", "merge"}, {"topic", "delete"},
+		{"topic", "policy"}, {"topic", "policy", "set"}, {"topic", "policy", "ls"}, {"topic", "policy", "delete"}, {"topic", "policy", "bind"},
+		{"produce"}, {"consume"}, {"segment"}, {"segment", "inspect"}, {"segment", "verify"}, {"segment", "dump"}, {"segment", "accept-loss"},
+		{"doctor"}, {"bench"}, {"bench", "append"},
+	} {
+		out := ok(t, "", append(args, "--help")...)
+		if !strings.Contains(out, "Usage:") || !strings.Contains(out, "--json") || strings.Contains(out, "\x00") {
+			t.Errorf("help of %v: %s", args, out)
+		}
+	}
+	if out := ok(t, ""); !strings.Contains(out, "ringfence demo") || strings.Contains(out, "demo-child") {
+		t.Errorf("without a command: %s", out)
+	}
+}
