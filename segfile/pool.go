@@ -51,6 +51,7 @@ type Pool struct {
 	free  []poolFile // by size; the last is the next to be taken
 	bytes int64      // of free and making
 	dead  []string   // names to remove
+	left  bool       // names left the pool since its directory was synced last
 	full  []time.Time
 	dirs  map[fence.TopicID]bool // topic directories whose names are durable
 	stats PoolStats
@@ -64,6 +65,7 @@ type poolFile struct {
 	num  uint64
 	kind poolKind
 	size int64
+	salt uint64 // of its earlier life, 0 when unknown
 }
 
 // PoolStats counts what a Pool did since it was opened, and what it holds.
@@ -108,8 +110,11 @@ func NewPool(d disk.Disk, o PoolOptions) (*Pool, error) {
 // when the crash came, so from now on it counts as one with an earlier life.
 func (p *Pool) adopt(n uint64, kind poolKind, size int64) error {
 	name := poolName(n, kind)
+	var salt uint64
 	if kind != poolDel {
-		h, _, err := p.earlier(name, size)
+		var h *header
+		var err error
+		h, salt, err = p.earlier(name, size)
 		if err != nil {
 			return err
 		}
@@ -128,7 +133,7 @@ func (p *Pool) adopt(n uint64, kind poolKind, size int64) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.keep(poolFile{n, kind, size})
+	p.keep(poolFile{n, kind, size, salt})
 	return nil
 }
 
@@ -246,8 +251,8 @@ func (p *Pool) Create(ctx context.Context, m Meta, table *ProducerTable) (*Write
 // create goes through a segment's birth. Header, latch slots and start mark are
 // one write under the pool's name: a crash in it leaves a pool file. The rename
 // comes after, so a segment's name never stands for a half-made file or for an
-// earlier life's latch. Then both directories: the new name must not be lost, and
-// the pool's must not come back for a file that holds acknowledged records.
+// earlier life's latch. Then the directory: the new name must not be lost. That the
+// pool's may come back until Step has synced its directory is what adopt is for.
 func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*Writer, error) {
 	name := poolName(pf.num, pf.kind)
 	hdr := header{Meta: m}
@@ -266,14 +271,9 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 		return nil, fmt.Errorf("segfile: create %s: %w", Name(m.ID), err)
 	}
 	if ready {
-		if hdr.blocks, err = file.Size(); err != nil {
-			return fail(err)
-		}
+		hdr.blocks = pf.size
 		if pf.kind == poolOld {
-			hdr.recycled = true
-			if _, hdr.stale, err = earlier(file, hdr.blocks); err != nil {
-				return fail(err)
-			}
+			hdr.recycled, hdr.stale = true, pf.salt
 		}
 	}
 	mark, err := startMark(&hdr, table)
@@ -289,15 +289,17 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 	if err := p.d.Rename(name, Name(m.ID)); err != nil {
 		return fail(err)
 	}
-	for _, dir := range []string{Dir(m.ID.Range.Topic), poolDir} {
-		if err := p.d.SyncDir(dir); err != nil {
-			// Nothing was acknowledged in it; back under a pool's name it is only waste.
-			if p.d.Rename(Name(m.ID), name) != nil {
-				err = fmt.Errorf("%w (the empty file is left behind)", err)
-			}
-			return fail(err)
+	if err := p.d.SyncDir(Dir(m.ID.Range.Topic)); err != nil {
+		// Nothing was acknowledged in it; back under a pool's name it is only waste.
+		if p.d.Rename(Name(m.ID), name) != nil {
+			err = fmt.Errorf("%w (the empty file is left behind)", err)
 		}
+		return fail(err)
 	}
+	p.mu.Lock()
+	p.left = true
+	p.poke()
+	p.mu.Unlock()
 	return &Writer{
 		d: p.d, pool: p, file: file, hdr: hdr, pos: int64(len(b)), latch: fence.NewLatch(m.Base),
 		tally: tally{next: m.Base, table: table},
@@ -388,12 +390,16 @@ func (p *Pool) retire(name string) (poolFile, error) {
 		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
 	}
 	size, err := f.Size()
+	var salt uint64
+	if err == nil {
+		_, salt, err = earlier(f, size)
+	}
 	f.Close()
 	if err != nil {
 		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
 	}
 	p.mu.Lock()
-	pf := poolFile{p.num, poolOld, size}
+	pf := poolFile{p.num, poolOld, size, salt}
 	p.num++
 	p.mu.Unlock()
 	if err := p.d.Rename(name, poolName(pf.num, pf.kind)); err != nil {

@@ -322,7 +322,7 @@ func TestCreateFails(t *testing.T) {
 				t.Fatalf("%+v", v.End)
 			}
 		}
-		if failed < 4 {
+		if failed < 3 { // a write, a rename and a sync at least
 			t.Errorf("%s: only %d operations failed", l, failed)
 		}
 	}

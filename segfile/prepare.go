@@ -57,8 +57,14 @@ func (p *Pool) Step(now time.Time) (wait time.Duration, err error) {
 	p.step.Lock()
 	defer p.step.Unlock()
 	p.mu.Lock()
-	dead := len(p.dead)
+	dead, left := len(p.dead), p.left
+	p.left = false
 	p.mu.Unlock()
+	if left {
+		if err := p.d.SyncDir(poolDir); err != nil {
+			return pauseAfterError, fmt.Errorf("segfile: pool: %w", err)
+		}
+	}
 	if dead > 0 {
 		return 0, p.removeOne()
 	}
@@ -122,7 +128,7 @@ func (p *Pool) prepare() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bytes -= p.o.SegmentBytes
-	p.keep(poolFile{m.num, poolNew, m.size})
+	p.keep(poolFile{num: m.num, kind: poolNew, size: m.size})
 	return nil
 }
 
