@@ -35,12 +35,12 @@ type Engine struct {
 	dir    string
 	opts   Options
 	log    *slog.Logger
+	disk   disk.Disk // the store's once there is one
 	arena  *disk.Arena
 	store  *store.Store
 	host   *host.Host
 	front  *frontend.Frontend
-	writer uint64 // this process's incarnation
-	start  time.Time
+	start  time.Time // monotonic
 	fences fenceStats
 	report Opened
 
@@ -48,7 +48,12 @@ type Engine struct {
 	quit  chan struct{}
 	tasks sync.WaitGroup
 
-	heads sync.Map // fence.RangeID -> *sync.Mutex, see hold
+	heads  sync.Map // fence.RangeID -> *sync.Mutex, see hold
+	rolled sync.Map // fence.SegmentID -> *rolling, see roll
+
+	// lost says of segments that cannot be read, and not be written on, why. Set by
+	// Open, never again.
+	lost map[fence.SegmentID]error
 
 	closed   chan struct{} // once Close is through; closeErr is set then
 	closeErr error
@@ -63,12 +68,17 @@ type Engine struct {
 // Opened is what Open found.
 type Opened struct {
 	IO        disk.Info
-	Fenced    int // segments that were closed before
-	Recovered int // segments that the process before left open, closed now
-	Records   uint64
-	Damaged   []store.FileNote // read as errors, never as the end
-	SetAside  []string         // files that the metadata does not know, moved to quarantine/
-	Took      time.Duration
+	Stop      Stop   // how the process before ended
+	Fenced    int    // segments that were closed before
+	Recovered int    // segments that the process before left open, closed now
+	Records   uint64 // in the recovered ones
+	Unwritten int    // segments that were to be written and have no file: closed where they begin
+	// Damaged are files whose records are not all there: reading them, and writing
+	// behind them, is an error, never the end. Missing ones are among them.
+	Damaged  []store.FileNote
+	Faulty   []store.FileNote // files with damage that costs no record
+	SetAside []string         // files that the metadata does not know, moved to quarantine/
+	Took     time.Duration
 }
 
 // Open opens or creates the store in dir. A second process is refused with
@@ -80,16 +90,16 @@ func Open(dir string, o Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		dir: dir, opts: o, log: o.Logger, start: o.now(),
+		dir: dir, opts: o, log: o.Logger, start: time.Now(), lost: map[fence.SegmentID]error{},
 		rolls: make(chan struct{}, 1), quit: make(chan struct{}),
 		members: map[*Producer]struct{}{}, closed: make(chan struct{}),
 	}
 	e.idle = sync.NewCond(&e.mu)
-	e.writer = e.dice()
 	if err := e.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), e.release())
 	}
-	e.report.Took = o.now().Sub(e.start)
+	e.report.Took = time.Since(e.start)
+	e.logOpened()
 	e.tasks.Go(e.roller)
 	e.tasks.Go(e.retainer)
 	return e, nil
@@ -102,19 +112,16 @@ func (e *Engine) open() error {
 	if err != nil {
 		return err
 	}
-	e.report.IO = d.Info()
-	e.arena = d.Arena()
-	var rec *store.Recovery
-	e.store, rec, err = store.Open(d, store.Options{
-		Shards: e.opts.Shards, SegmentBytes: e.opts.SegmentBytes, PoolBytes: e.opts.PoolBytes,
-		QueueBytes: int64(e.opts.ArenaBytes), ReserveBytes: e.opts.ReserveBytes,
-		Writer: e.writer, Now: e.opts.now, FenceID: e.dice, Logger: e.log,
-	}, e.opts.Progress)
+	e.disk, e.arena, e.report.IO = d, d.Arena(), d.Info()
+	id, err := e.openMeta()
 	if err != nil {
 		return err
 	}
-	e.host, err = host.Open(host.Options{Dir: filepath.Join(e.dir, "meta"), Vnodes: e.opts.Vnodes, Node: nodeID, Logger: e.log})
+	rec, err := e.openStore()
 	if err != nil {
+		return err
+	}
+	if err := e.mark(id, stateOpen); err != nil {
 		return err
 	}
 	view, err := e.readView()
@@ -122,13 +129,64 @@ func (e *Engine) open() error {
 		return err
 	}
 	e.front, err = frontend.New(frontend.Options{
-		Self: nodeID, Writer: e.writer, Bits: e.dice, SegmentMaxBytes: e.opts.SegmentBytes,
+		Self: nodeID, Writer: e.host.Incarnation(), Bits: e.dice, SegmentMaxBytes: e.opts.SegmentBytes,
 		View: view, Command: e.command,
 	})
 	if err != nil {
 		return err
 	}
 	return e.reconcile(rec)
+}
+
+// openMeta opens the metadata, before anything in the log is touched, and sees to it
+// that the two belong together.
+func (e *Engine) openMeta() (*identity, error) {
+	id, err := readIdentity(e.disk, filepath.Join(e.dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	o := host.Options{
+		Dir: filepath.Join(e.dir, "meta"), Vnodes: e.opts.Vnodes, Node: nodeID, Logger: e.log,
+		Form: func() error { return mayForm(e.disk, id, e.dir) },
+	}
+	if id != nil {
+		o.Seen = id.Opened
+	}
+	if e.host, err = host.Open(o); err != nil {
+		return nil, fromHost(err)
+	}
+	e.report.Stop, err = e.belongs(e.disk, id)
+	return id, err
+}
+
+func (e *Engine) openStore() (rec *store.Recovery, err error) {
+	d := e.disk
+	e.disk = nil // the store closes it
+	e.store, rec, err = store.Open(d, store.Options{
+		Shards: e.opts.Shards, SegmentBytes: e.opts.SegmentBytes, PoolBytes: e.opts.PoolBytes,
+		QueueBytes: int64(e.opts.ArenaBytes), ReserveBytes: e.opts.ReserveBytes,
+		Writer: e.host.Incarnation(), Now: e.opts.now, FenceID: e.dice, Logger: e.log,
+	}, e.opts.Progress)
+	return rec, err
+}
+
+// mark writes the identity of the log. On a full disk the one before stays, which
+// tells less of how this process ended and is right otherwise.
+func (e *Engine) mark(before *identity, state string) error {
+	id := identity{Format: identityFormat, Metadata: e.host.Disk(), Opened: e.host.Incarnation(), State: state}
+	err := id.save(e.store.Disk())
+	if err != nil && errors.Is(err, disk.ErrNoSpace) && before != nil {
+		e.log.Warn("disk full: the log's identity stays as it was", "err", err)
+		return nil
+	}
+	return err
+}
+
+// logOpened logs what an operator looks for after a start.
+func (e *Engine) logOpened() {
+	r := &e.report
+	e.log.Info("opened", "dir", e.dir, "stop", r.Stop, "io", r.IO.Engine, "fenced", r.Fenced, "recovered", r.Recovered,
+		"records", r.Records, "damaged", len(r.Damaged), "aside", len(r.SetAside), "took", r.Took)
 }
 
 // command is the frontend's way to the control plane.
@@ -261,20 +319,32 @@ func (e *Engine) close(producers []*Producer) error {
 	}
 	group.Wait()
 	e.tasks.Wait()
-	errs = append(errs, e.fenceAll(), e.release())
+	errs = append(errs, e.fenceAll(), e.closeMeta())
+	if errors.Join(errs...) == nil {
+		errs = append(errs, e.mark(&identity{}, stateClosed))
+	}
+	errs = append(errs, e.release())
 	if n := e.arena.InUse(); n > 0 {
 		errs = append(errs, fmt.Errorf("engine: consumers and batches still hold %d bytes of memory: close and discard them before the engine", n))
 	}
 	return errors.Join(errs...)
 }
 
-func (e *Engine) release() error {
-	var errs []error
-	if e.host != nil {
-		errs = append(errs, e.host.Close())
+func (e *Engine) closeMeta() error {
+	if e.host == nil {
+		return nil
 	}
+	return e.host.Close()
+}
+
+// release gives back what open took, however far it came.
+func (e *Engine) release() error {
+	errs := []error{e.closeMeta()}
 	if e.store != nil {
 		errs = append(errs, e.store.Close())
+	}
+	if e.disk != nil {
+		errs = append(errs, e.disk.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -308,83 +378,4 @@ func several[T any](list []T, do func(T) error) error {
 	}
 	group.Wait()
 	return errors.Join(errs...)
-}
-
-// reconcile brings metadata and disk together at start-up: what the metadata thinks
-// is open is sealed where its recovered copy ends; files nobody knows are set aside.
-func (e *Engine) reconcile(rec *store.Recovery) error {
-	e.report.Fenced, e.report.Recovered, e.report.Damaged = rec.Fenced, len(rec.Recovered), rec.Damaged
-	for _, v := range rec.Recovered {
-		e.log.Info("segment recovered", "segment", v.ID, "end", v.End.Offset, "bytes", v.End.Bytes)
-	}
-	for _, n := range rec.Damaged {
-		e.log.Error("segment file damaged", "file", n.File, "err", n.Err)
-	}
-	known := map[fence.SegmentID]bool{}
-	var open []cp.Segment
-	for topic := range e.topics() {
-		e.eachSegment(topic.Name, func(s *cp.Segment) {
-			known[s.ID] = true
-			if s.Phase == cp.Active {
-				open = append(open, *s)
-			}
-		})
-	}
-	for i := range open {
-		if err := e.sealLeftOpen(&open[i], rec); err != nil {
-			return err
-		}
-	}
-	return e.setAsideUnknown(known, rec)
-}
-
-// sealLeftOpen records the end of a segment that no process writes to any more.
-func (e *Engine) sealLeftOpen(s *cp.Segment, rec *store.Recovery) error {
-	seg, err := e.store.Segment(s.ID)
-	if errors.Is(err, store.ErrNoSegment) {
-		for _, n := range rec.Damaged {
-			if n.ID == s.ID {
-				return fmt.Errorf("segment %s cannot be closed, its end is unknown: %w", s.ID, n.Err)
-			}
-		}
-		// Registered, but the process ended before its file had a name: it never took
-		// a record. The file is made so that its producers are handed on.
-		if seg, err = e.create(s.ID); err != nil {
-			return err
-		}
-	}
-	if err != nil {
-		return err
-	}
-	end, err := seg.Fence()
-	if err != nil {
-		return err
-	}
-	e.report.Records += end.Offset - s.Start
-	roll := frontend.Roll{Segment: s.ID, Primary: string(nodeID), Start: s.Start}
-	if err := e.front.RecordFence(roll, end.Offset, end.Bytes, e.millis()); err != nil {
-		return fmt.Errorf("record the end of segment %s: %w", s.ID, err)
-	}
-	return nil
-}
-
-func (e *Engine) setAsideUnknown(known map[fence.SegmentID]bool, rec *store.Recovery) error {
-	for _, n := range rec.Unknown {
-		to, err := e.store.SetAside(n.File)
-		if err != nil {
-			return err
-		}
-		e.report.SetAside = append(e.report.SetAside, to)
-	}
-	for _, id := range e.store.IDs() {
-		if known[id] {
-			continue
-		}
-		to, err := e.store.SetAsideSegment(id)
-		if err != nil {
-			return err
-		}
-		e.report.SetAside = append(e.report.SetAside, to)
-	}
-	return nil
 }

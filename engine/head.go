@@ -59,6 +59,9 @@ func (e *Engine) openFile(id fence.SegmentID) (*store.Segment, error) {
 	if seg, err := e.store.Segment(id); err == nil {
 		return seg, nil
 	}
+	if err := e.lost[id]; err != nil {
+		return nil, err
+	}
 	return e.create(id)
 }
 
@@ -118,6 +121,9 @@ func lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID) *lineage {
 // inherit is the table that a new segment of the range starts from.
 func (e *Engine) inherit(l *lineage) (*segfile.ProducerTable, error) {
 	if l.own {
+		if err := e.lost[l.last]; err != nil {
+			return nil, fmt.Errorf("what its range knows of its producers is lost: %w", err)
+		}
 		seg, err := e.store.Segment(l.last)
 		if err != nil {
 			return nil, fmt.Errorf("the producers of the range are in a segment that is not there: %w", err)
@@ -142,9 +148,28 @@ func (e *Engine) inherit(l *lineage) (*segfile.ProducerTable, error) {
 	return table, nil
 }
 
-// roll fences a segment and records where it ends. Everybody who comes to it at the
-// same time gets the same answer.
+// roll fences a segment and records where it ends. Those who come to it at the same
+// time share one roll and its answer.
 func (e *Engine) roll(seg *store.Segment) error {
+	mine := &rolling{done: make(chan struct{})}
+	if other, busy := e.rolled.LoadOrStore(seg.ID(), mine); busy {
+		r := other.(*rolling)
+		<-r.done
+		return r.err
+	}
+	mine.err = e.rollOnce(seg)
+	e.rolled.Delete(seg.ID())
+	close(mine.done)
+	return mine.err
+}
+
+// rolling is a roll on its way; err is set before done is closed.
+type rolling struct {
+	done chan struct{}
+	err  error
+}
+
+func (e *Engine) rollOnce(seg *store.Segment) error {
 	id := seg.ID()
 	began := time.Now()
 	_, before := seg.Fenced()
