@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,13 +11,10 @@ import (
 // stalling is a target that takes 100 us a batch, one at a time, and stands still
 // for two seconds out of every ten.
 type stalling struct {
-	mu    sync.Mutex
 	start time.Time
-	n     int
 }
 
 func (s *stalling) Send(_ context.Context, done func(error)) error {
-	s.n++
 	if in := time.Since(s.start) % (10 * time.Second); in >= 4*time.Second && in < 6*time.Second {
 		time.Sleep(6*time.Second - in)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -259,7 +260,7 @@ func (d *demo) ingestAndKill(ctx context.Context) error {
 		return unproven{fmt.Errorf("the engine acknowledged nothing for %s after %s", stallTime, plural(last.Acked, "record"))}
 	}
 	if !killed || !signaledError(err) {
-		return unproven{fmt.Errorf("the engine's process ended by itself before it could be killed (%v): the demo proves nothing", err)}
+		return unproven{fmt.Errorf("the engine's process ended by itself before it could be killed, so the demo proves nothing: %w", cmp.Or(err, errors.New("it was done")))}
 	}
 	d.report.FirstHalf = demoIngest{Records: last.Acked, Bytes: last.Bytes, Seconds: last.Seconds, Fences: last.Fences}
 	d.report.Kill.Acked = last.Acked

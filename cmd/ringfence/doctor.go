@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -118,7 +119,7 @@ func (a *app) diskFinding(dir string) (f finding, err error) {
 	if err != nil {
 		return f, fmt.Errorf("doctor needs to write in %s: %w", dir, err)
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	d, err := disk.Open(filepath.Join(scratch, "log"), disk.Options{Engine: a.engine, ArenaBytes: 8 << 20})
 	if err != nil {
 		return f, fmt.Errorf("opening the disk: %w", err)

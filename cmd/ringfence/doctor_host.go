@@ -110,8 +110,10 @@ func directFinding(dir string) finding {
 		f.Found, f.Advice = "unknown", err.Error()
 		return f
 	}
-	defer os.Remove(file.Name())
-	defer file.Close()
+	defer func() {
+		_ = os.Remove(file.Name()) // it is empty, and its name says whose it was
+		file.Close()
+	}()
 	var sx unix.Statx_t
 	if err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &sx); err == nil && sx.Mask&unix.STATX_DIOALIGN != 0 && sx.Dio_offset_align > 0 {
 		f.Found = fmt.Sprintf("positions on %d bytes, memory on %d", sx.Dio_offset_align, sx.Dio_mem_align)

@@ -91,10 +91,3 @@ func dateText(ms int64) string {
 	}
 	return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05.000")
 }
-
-func rate(n int64, d time.Duration) float64 {
-	if d <= 0 {
-		return 0
-	}
-	return float64(n) / d.Seconds()
-}
