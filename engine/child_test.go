@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -28,6 +32,42 @@ var parts = map[string]func(dir string) int{
 		}
 		return 0
 	},
+	// dies as soon as it has a topic with a few records in an open segment.
+	"die": func(dir string) int {
+		e, err := Open(dir, small(Options{}))
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		ctx := context.Background()
+		if err := e.CreateTopic(ctx, "left", TopicOptions{}); err != nil && !errors.Is(err, ErrTopicExists) {
+			fmt.Println(err)
+			return 1
+		}
+		p, err := e.NewProducer(ProducerOptions{Topic: "left"})
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		for i := range 10 {
+			if _, err := p.Produce(ctx, Record{Key: []byte("k"), Value: text("left %d", i)}); err != nil {
+				fmt.Println(err)
+				return 1
+			}
+		}
+		fmt.Println("dying")
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	},
+}
+
+// kill leaves dir as a process does that is killed with an open segment.
+func kill(t testing.TB, dir string) {
+	t.Helper()
+	out, err := child(t, "die", dir).Output()
+	if !strings.Contains(string(out), "dying") {
+		t.Fatalf("the child did not come to its death: %v, %s", err, out)
+	}
 }
 
 func runChild(name string) int {

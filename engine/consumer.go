@@ -241,9 +241,12 @@ func (c *Consumer) beginLate() error {
 
 // findTime is the offset of a segment's first record of a time or later.
 func (e *Engine) findTime(s *cp.Segment, at time.Time) (uint64, bool, error) {
+	if err := e.lost[s.ID]; err != nil {
+		return 0, false, err
+	}
 	seg, err := e.store.Segment(s.ID)
 	if err != nil {
-		return 0, false, nil // expired, or not written yet
+		return 0, false, e.missing(s.ID) // expired, or not written yet
 	}
 	scan, err := seg.ScanTime(at.UnixMilli())
 	if err != nil {
@@ -477,6 +480,9 @@ func holding(s *cp.State, id fence.RangeID, offset uint64) *cp.Segment {
 }
 
 func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, bool, error) {
+	if err := c.e.lost[segment]; err != nil {
+		return nil, false, err
+	}
 	seg, err := c.e.store.Segment(segment)
 	if err != nil {
 		return nil, false, c.e.missing(segment)
@@ -491,7 +497,8 @@ func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, boo
 }
 
 // missing says why a segment that the metadata lists is not in the store: it was
-// registered a moment ago, or its file is damaged or gone. Unknown is not empty.
+// registered a moment ago, has just expired, or its file is gone. Unknown is not
+// empty.
 func (e *Engine) missing(id fence.SegmentID) error {
 	active := false
 	e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
@@ -501,11 +508,6 @@ func (e *Engine) missing(id fence.SegmentID) error {
 	})
 	if active {
 		return nil
-	}
-	for _, n := range e.report.Damaged {
-		if n.ID == id {
-			return n.Err
-		}
 	}
 	return fmt.Errorf("%w: the file of segment %s is not there", ErrDamaged, id)
 }

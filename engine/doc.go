@@ -27,7 +27,11 @@
 //     [ProducerOptions].ID and in the same order: repeats are recognised.
 //   - A consumer never sees a record that is not durable, and hears of every offset it
 //     moves past.
-//   - Damage is an error that names file and byte, never a short log.
+//   - Damage is an error that names file and byte, never a short log. What is damaged
+//     or missing in one topic does not touch the others.
+//   - Log and metadata lie in two directories, log/ and meta/. Neither is taken for
+//     empty when the other is there: a directory of which a part is gone, or of another
+//     time, is refused with what to do.
 //   - Memory is bounded by [Options].ArenaBytes; what does not fit waits, or fails with
 //     the caller's context.
 //

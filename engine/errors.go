@@ -54,8 +54,25 @@ func about(topic string, rng int64, err error) error {
 	switch {
 	case errors.Is(err, cp.ErrNoSuchTopic):
 		err = fmt.Errorf("%w: create it first", err)
-	case errors.Is(err, host.ErrUnknownOutcome):
-		err = fmt.Errorf("%w: %w", ErrTimeout, err)
 	}
-	return &TopicError{Topic: topic, Range: rng, Err: err}
+	return &TopicError{Topic: topic, Range: rng, Err: fromHost(err)}
+}
+
+// fromHost gives an error of the metadata its meaning for callers.
+func fromHost(err error) error {
+	for _, c := range []struct{ is, means error }{
+		{host.ErrUnknownOutcome, ErrTimeout},
+		{host.ErrNoSpace, ErrOutOfSpace},
+		{host.ErrLocked, ErrLocked},
+		{host.ErrDamaged, ErrDamaged},
+		{host.ErrWiped, ErrMismatch},
+		{host.ErrRolledBack, ErrMismatch},
+		{host.ErrFailed, ErrStorage},
+		{host.ErrClosed, ErrClosed},
+	} {
+		if errors.Is(err, c.is) && !errors.Is(err, c.means) {
+			err = fmt.Errorf("%w: %w", c.means, err)
+		}
+	}
+	return err
 }

@@ -91,15 +91,14 @@ func (e *Engine) topics() iter.Seq[*cp.Topic] {
 	return slices.Values(list)
 }
 
-// eachSegment visits the segments of a topic.
-func (e *Engine) eachSegment(name string, visit func(*cp.Segment)) {
+// segmentsOf lists the segments of a topic.
+func (e *Engine) segmentsOf(name string) (list []*cp.Segment) {
 	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
 		for r := range s.Ranges(name) {
-			for seg := range s.Segments(r.ID) {
-				visit(seg)
-			}
+			list = slices.AppendSeq(list, s.Segments(r.ID))
 		}
 	})
+	return list
 }
 
 // rangeOf names a topic's range.

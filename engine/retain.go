@@ -3,10 +3,13 @@ package engine
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile"
 )
 
 // RetainReport is what one look at retention did.
@@ -105,18 +108,40 @@ func (e *Engine) retain() (RetainReport, error) {
 // expire removes a segment from the metadata, then from the disk. What knows the
 // range's producers is kept: before the last segment of a range goes, whoever comes
 // after it gets a file of its own, which carries them on.
+//
+// What a lost segment knew is lost with it, and the records that it would have
+// recognised as repeats are not read any more either. Its file is set aside.
 func (e *Engine) expire(seg *cp.Segment) error {
-	if err := e.handOn(seg); err != nil {
-		return err
+	lost := e.lost[seg.ID] != nil
+	if !lost {
+		if err := e.handOn(seg); err != nil {
+			return err
+		}
 	}
 	err := e.front.DeleteSegment(seg.ID)
 	if err != nil && !errors.Is(err, cp.ErrNoSuchSegment) {
 		return err
 	}
-	if _, err := e.store.Segment(seg.ID); err != nil {
-		return nil // gone already
+	if lost {
+		return e.discardLost(seg.ID)
 	}
-	return e.store.Delete(seg.ID)
+	if err := e.store.Delete(seg.ID); !errors.Is(err, store.ErrNoSegment) {
+		return err
+	}
+	return nil // gone already
+}
+
+// discardLost moves what is left of a lost segment that the metadata does not list
+// any more out of the way.
+func (e *Engine) discardLost(id fence.SegmentID) error {
+	if _, err := e.store.Segment(id); err == nil {
+		_, err := e.store.SetAsideSegment(id)
+		return err
+	}
+	if _, err := e.store.SetAside(segfile.Name(id)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // it was missing
 }
 
 // handOn opens a write head in every range that would take its producers from seg.

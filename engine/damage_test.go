@@ -1,0 +1,259 @@
+package engine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/ringfence/segfile"
+)
+
+// segmentFiles are the paths of a topic's segment files, in order.
+func segmentFiles(t testing.TB, e *Engine, topic string) (paths []string) {
+	t.Helper()
+	d, err := e.Describe(within(t), topic)
+	must(t, err)
+	for _, r := range d.AllRanges {
+		for _, s := range r.Segments {
+			if s.File != "" {
+				paths = append(paths, filepath.Join(e.dir, "log", s.File))
+			}
+		}
+	}
+	return paths
+}
+
+// flip changes n bytes of a file from a position on.
+func flip(t testing.TB, path string, at, n int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	b := make([]byte, n)
+	_, err = f.ReadAt(b, at)
+	must(t, err)
+	for i := range b {
+		b[i] ^= 0xff
+	}
+	_, err = f.WriteAt(b, at)
+	must(t, err)
+}
+
+// readUntil reads a topic from the start until an error or the end.
+func readUntil(t testing.TB, e *Engine, topic string) (got []string, err error) {
+	t.Helper()
+	c := newConsumer(t, e, ConsumerOptions{Topic: topic, From: FromStart()})
+	defer c.Close()
+	for {
+		page, err := c.Fetch(1)
+		if err != nil || page.CaughtUp {
+			return got, err
+		}
+		got = append(got, values(keep(nil, page))...)
+	}
+}
+
+// A11, B04: a sealed segment that is damaged or gone is an error with its file when
+// it is read, never the end; everything else goes on, retention too.
+func TestSealedSegmentLost(t *testing.T) {
+	cases := map[string]struct {
+		do    func(t *testing.T, path string)
+		words []string
+		late  bool // found when it is read
+	}{
+		"removed":       {do: func(t *testing.T, p string) { must(t, os.Remove(p)) }, words: []string{"missing", ".seg"}},
+		"emptied":       {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 0)) }, words: []string{".seg"}},
+		"cut":           {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 8192)) }, words: []string{".seg"}},
+		"header":        {do: func(t *testing.T, p string) { flip(t, p, 0, 16384) }, words: []string{".seg"}},
+		"first records": {do: func(t *testing.T, p string) { flip(t, p, segfile.DataStart, 8192) }, words: []string{".seg", "byte"}, late: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			now := newClock()
+			e := open(t, dir, Options{now: now.Now})
+			newTopic(t, e, "t")
+			newTopic(t, e, "u")
+			fill(t, e)
+			p := newProducer(t, e, ProducerOptions{Topic: "t"})
+			produce(t, p, "k", "v3")
+			produce(t, newProducer(t, e, ProducerOptions{Topic: "u"}), "k", "safe")
+			files := segmentFiles(t, e, "t")
+			shut(t, e)
+			c.do(t, files[1])
+
+			e = open(t, dir, Options{now: now.Now})
+			if n := len(e.Opened().Damaged); n != 1 && !c.late {
+				t.Fatalf("%d damaged files are reported, want 1", n)
+			}
+			got, err := readUntil(t, e, "t")
+			is(t, err, ErrDamaged, append(c.words, filepath.Base(files[1]), `"t"`)...)
+			if !slices.Equal(got, []string{"v0"}) {
+				t.Errorf("read %q before the damage", got)
+			}
+			want(t, e, "u", "safe")
+			if got := readAll(t, e, "t", FromEnd()); len(got) != 0 {
+				t.Errorf("read %q from the end", got)
+			}
+			p = newProducer(t, e, ProducerOptions{Topic: "t"})
+			produce(t, p, "k", "v4") // the last segment is there: it knows the producers
+
+			// A12: retention goes on, and takes what was lost with it.
+			must(t, e.SetPolicy(within(t), "short", Policy{MaxAge: Limit(1000)}))
+			must(t, e.BindPolicy(within(t), "t", "short"))
+			now.Add(time.Minute)
+			for range 3 {
+				_, err := e.Retain(within(t))
+				must(t, err)
+			}
+			want(t, e, "t", "v4")
+			d, err := e.Describe(within(t), "t")
+			must(t, err)
+			if d.Segments != 1 {
+				t.Errorf("%d segments after retention", d.Segments)
+			}
+			produce(t, p, "k", "v5")
+			shut(t, e)
+			e = open(t, dir, Options{now: now.Now})
+			if n := len(e.Opened().Damaged); n != 0 {
+				t.Errorf("%d damaged files are left", n)
+			}
+			want(t, e, "t", "v4", "v5")
+		})
+	}
+}
+
+// The last segment of a range carries what the range knows of its producers. When it
+// is lost, the range takes no more until retention has let it go.
+func TestLastSegmentLost(t *testing.T) {
+	dir := t.TempDir()
+	now := newClock()
+	e := open(t, dir, Options{now: now.Now})
+	newTopic(t, e, "t")
+	fill(t, e)
+	files := segmentFiles(t, e, "t")
+	shut(t, e)
+	must(t, os.Remove(files[2]))
+
+	e = open(t, dir, Options{now: now.Now})
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	_, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte("v")})
+	is(t, err, ErrDamaged, "producers", "missing", filepath.Base(files[2]))
+	must(t, e.SetPolicy(within(t), "short", Policy{MaxAge: Limit(1000)}))
+	must(t, e.BindPolicy(within(t), "t", "short"))
+	now.Add(time.Minute)
+	for range 3 {
+		_, err := e.Retain(within(t))
+		must(t, err)
+	}
+	produce(t, p, "k", "again")
+	want(t, e, "t", "again")
+	shut(t, e)
+	e = open(t, dir, Options{now: now.Now})
+	want(t, e, "t", "again")
+}
+
+// A segment that a killed process left open, and that cannot be told the end of any
+// more, is an error for its range alone.
+func TestOpenSegmentLost(t *testing.T) {
+	dir := t.TempDir()
+	kill(t, dir)
+	files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+	must(t, err)
+	if len(files) != 1 {
+		t.Fatalf("%d files", len(files))
+	}
+	good, err := os.ReadFile(files[0])
+	must(t, err)
+	flip(t, files[0], 0, segfile.DataStart+4096)
+
+	for range 2 {
+		e := open(t, dir, Options{})
+		if n := len(e.Opened().Damaged); n != 1 {
+			t.Fatalf("%d damaged files", n)
+		}
+		base := filepath.Base(files[0])
+		_, err = readUntil(t, e, "left")
+		is(t, err, ErrDamaged, base)
+		_, err = newProducer(t, e, ProducerOptions{Topic: "left"}).Produce(within(t), Record{Value: []byte("v")})
+		is(t, err, ErrDamaged, base)
+		_, _, err = e.SplitRange(within(t), "left", 0)
+		is(t, err, ErrDamaged, base)
+		_, err = e.Roll(within(t), "left")
+		is(t, err, ErrDamaged, base)
+		_, err = e.Retain(within(t))
+		must(t, err)
+		if err := e.CreateTopic(within(t), "other", TopicOptions{}); err != nil && !errors.Is(err, ErrTopicExists) {
+			t.Fatal(err)
+		}
+		p := newProducer(t, e, ProducerOptions{Topic: "other"})
+		produce(t, p, "k", "v")
+		must(t, p.Close(within(t)))
+		shut(t, e)
+	}
+
+	// Put back, it is whole again.
+	must(t, os.WriteFile(files[0], good, 0o600))
+	e := open(t, dir, Options{})
+	if got := readAll(t, e, "left", FromStart()); len(got) != 10 || got[9] != "left 9" {
+		t.Fatalf("%q", got)
+	}
+	shut(t, e)
+}
+
+// Damage in front of the last records of a segment that a killed process left open:
+// the hole is reported, what surrounds it is served up to it, and the range goes on.
+func TestOpenSegmentDamagedInside(t *testing.T) {
+	dir := t.TempDir()
+	kill(t, dir)
+	files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+	must(t, err)
+	flip(t, files[0], segfile.DataStart+3*4096+200, 8)
+	e := open(t, dir, Options{})
+	got, err := readUntil(t, e, "left")
+	is(t, err, ErrDamaged, filepath.Base(files[0]), "byte")
+	if len(got) == 0 || len(got) >= 10 {
+		t.Errorf("read %q before the damage", got)
+	}
+	p := newProducer(t, e, ProducerOptions{Topic: "left"})
+	pl, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte("behind")})
+	must(t, err)
+	if pl.First != 10 {
+		t.Errorf("went on at offset %d, want 10: %s", pl.First, strings.Join(got, ","))
+	}
+}
+
+// A file that nobody knows is set aside and reported, whatever it is.
+func TestUnknownFiles(t *testing.T) {
+	dir := t.TempDir()
+	stored(t, dir)
+	topics := filepath.Join(dir, "log", "topics")
+	subs, err := os.ReadDir(topics)
+	must(t, err)
+	first := filepath.Join(topics, subs[0].Name())
+	for i, name := range []string{
+		filepath.Join(topics, "stray"), filepath.Join(first, "stray.seg"), filepath.Join(first, "0000000a-00000007.seg"),
+		filepath.Join(first, "00000000-000000ff.seg"),
+	} {
+		must(t, os.WriteFile(name, make([]byte, i*4096), 0o600))
+	}
+	e := open(t, dir, Options{})
+	if n := len(e.Opened().SetAside); n != 4 {
+		t.Errorf("%d files set aside, want 4: %q", n, e.Opened().SetAside)
+	}
+	for _, f := range e.Opened().SetAside {
+		if _, err := os.Stat(filepath.Join(dir, "log", f)); err != nil {
+			t.Error(err)
+		}
+	}
+	want(t, e, "t", "v0", "v1", "v2")
+	shut(t, e)
+	e = open(t, dir, Options{})
+	if n := len(e.Opened().SetAside); n != 0 {
+		t.Errorf("%d files set aside again", n)
+	}
+}

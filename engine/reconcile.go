@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/frontend"
+	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile"
+)
+
+// reconcile brings metadata and disk together at start-up:
+//
+//	metadata   file                         what becomes of the segment
+//	sealed     ends where it should         served
+//	sealed     ends elsewhere               lost: reading it and writing behind it is an error
+//	sealed     damaged, or not there        lost
+//	active     recovered                    sealed where it ends
+//	active     damaged                      lost
+//	active     not there                    sealed where it begins: it never took a record
+//	-          any                          set aside
+func (e *Engine) reconcile(rec *store.Recovery) error {
+	r := &e.report
+	r.Fenced, r.Recovered, r.Faulty = rec.Fenced, len(rec.Recovered), rec.Faulty
+	for _, v := range rec.Recovered {
+		e.log.Info("segment recovered", "segment", v.ID, "end", v.End.Offset, "bytes", v.End.Bytes)
+	}
+	for _, n := range rec.Damaged {
+		e.lose(n.File, n.ID, fmt.Errorf("%w: %w", ErrDamaged, n.Err))
+	}
+	known := map[fence.SegmentID]bool{}
+	var open []*cp.Segment
+	for topic := range e.topics() {
+		for _, s := range e.segmentsOf(topic.Name) {
+			known[s.ID] = true
+			if s.Phase == cp.Active {
+				open = append(open, s)
+			} else {
+				e.compare(s)
+			}
+		}
+	}
+	var records atomic.Uint64
+	var unwritten atomic.Int64
+	err := several(open, func(s *cp.Segment) error {
+		n, written, err := e.sealLeftOpen(s)
+		records.Add(n)
+		if !written {
+			unwritten.Add(1)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.Records, r.Unwritten = records.Load(), int(unwritten.Load())
+	return e.setAsideUnknown(known, rec)
+}
+
+// lose notes that a segment cannot be served.
+func (e *Engine) lose(file string, id fence.SegmentID, err error) {
+	e.log.Error("segment lost", "file", file, "err", err)
+	e.report.Damaged = append(e.report.Damaged, store.FileNote{File: file, ID: id, Err: err})
+	e.lost[id] = err
+}
+
+// compare holds a sealed segment's file against the metadata.
+func (e *Engine) compare(s *cp.Segment) {
+	if e.lost[s.ID] != nil {
+		return
+	}
+	file := segfile.Name(s.ID)
+	seg, err := e.store.Segment(s.ID)
+	if err != nil {
+		e.lose(file, s.ID, fmt.Errorf("%w: file %s with %d records is missing: put it back from a copy", ErrDamaged, file, s.Length))
+		return
+	}
+	if end, _ := seg.Fenced(); end.Offset != s.Start+s.Length || end.Bytes != s.Bytes {
+		e.lose(file, s.ID, fmt.Errorf("%w: file %s ends at offset %d with %d bytes, and was sealed at offset %d with %d bytes: put it back from a copy of the same time",
+			ErrDamaged, file, end.Offset, end.Bytes, s.Start+s.Length, s.Bytes))
+	}
+}
+
+// sealLeftOpen records the end of a segment that no process writes to any more, and
+// says how many records it has and whether there was a file.
+func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err error) {
+	if e.lost[s.ID] != nil {
+		return 0, true, nil // its end is unknown: it stays open, and nobody reads or writes it
+	}
+	written = true
+	seg, err := e.store.Segment(s.ID)
+	if errors.Is(err, store.ErrNoSegment) {
+		// Registered, but the process ended before its file had a name: it never took
+		// a record. The file is made so that its producers are handed on.
+		e.log.Warn("segment has no file and is closed where it begins: if its file was removed, records are lost",
+			"segment", s.ID, "file", segfile.Name(s.ID), "offset", s.Start)
+		if seg, err = e.create(s.ID); errors.Is(err, ErrDamaged) || errors.Is(err, ErrOutOfSpace) {
+			// What it would carry on is lost, or there is no space: whoever writes to the
+			// range finds that out. Reads go on.
+			e.log.Warn("segment without a file stays open", "segment", s.ID, "err", err)
+			return 0, false, nil
+		}
+		written = false
+	}
+	if err != nil {
+		return 0, written, err
+	}
+	end, err := seg.Fence()
+	if err != nil {
+		return 0, written, err
+	}
+	roll := frontend.Roll{Segment: s.ID, Primary: string(nodeID), Start: s.Start}
+	if err := e.front.RecordFence(roll, end.Offset, end.Bytes, e.millis()); err != nil {
+		return 0, written, fmt.Errorf("record the end of segment %s: %w", s.ID, fromHost(err))
+	}
+	return end.Offset - s.Start, written, nil
+}
+
+// setAsideUnknown moves what the metadata does not list out of the way.
+func (e *Engine) setAsideUnknown(known map[fence.SegmentID]bool, rec *store.Recovery) error {
+	for _, n := range rec.Unknown {
+		to, err := e.store.SetAside(n.File)
+		if err != nil {
+			return err
+		}
+		e.report.SetAside = append(e.report.SetAside, to)
+	}
+	for _, n := range rec.Damaged {
+		if known[n.ID] {
+			continue
+		}
+		to, err := e.store.SetAside(n.File)
+		if err != nil {
+			return err
+		}
+		e.report.SetAside = append(e.report.SetAside, to)
+	}
+	for _, id := range e.store.IDs() {
+		if known[id] {
+			continue
+		}
+		to, err := e.store.SetAsideSegment(id)
+		if err != nil {
+			return err
+		}
+		e.report.SetAside = append(e.report.SetAside, to)
+	}
+	return nil
+}
