@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -41,7 +42,7 @@ type found struct {
 
 // recover opens every segment file: first it looks at all of them, and writes
 // nothing, so that a tree it must not touch stays as it is; then it fences those
-// that were left open. Several at a time.
+// that were left open and mends latches and footers. Several at a time.
 func (s *Store) recover(report func(done, total int)) (*Recovery, error) {
 	files, err := s.listFiles()
 	if err != nil {
@@ -62,14 +63,13 @@ func (s *Store) recover(report func(done, total int)) (*Recovery, error) {
 			report(done, len(files))
 		}
 	}
-	var open []*outcome
 	err = s.each(len(files), func(i int) error {
 		o, err := s.lookAt(files[i])
 		if err != nil {
 			return err
 		}
 		seen[i] = o
-		if o.open == nil {
+		if !o.unfinished() {
 			settle(&seen[i])
 		}
 		return nil
@@ -77,17 +77,16 @@ func (s *Store) recover(report func(done, total int)) (*Recovery, error) {
 	if err != nil {
 		return rec, err
 	}
-	for i := range seen {
-		if seen[i].open != nil {
-			open = append(open, &seen[i])
-		}
-	}
 	s.lookAtSpace() // a fence takes some
-	err = s.each(len(open), func(i int) error {
-		if err := s.fenceLeftOpen(open[i]); err != nil {
+	err = s.each(len(files), func(i int) error {
+		o := &seen[i]
+		if !o.unfinished() {
+			return nil
+		}
+		if err := s.finish(o); err != nil {
 			return err
 		}
-		settle(open[i])
+		settle(o)
 		return nil
 	})
 	return rec, err
@@ -123,6 +122,9 @@ type outcome struct {
 	unknown *FileNote
 	faults  []*segfile.CorruptError
 }
+
+// unfinished says whether something is to be written to the file.
+func (o *outcome) unfinished() bool { return o.open != nil || o.seg != nil && len(o.faults) > 0 }
 
 // file puts an outcome on record.
 func (s *Store) file(rec *Recovery, o *outcome) {
@@ -200,6 +202,43 @@ func (s *Store) lookAt(f found) (outcome, error) {
 	return outcome{}, err
 }
 
+// finish writes what is missing.
+func (s *Store) finish(o *outcome) error {
+	if o.open != nil {
+		return s.fenceLeftOpen(o)
+	}
+	if err := s.mend(o); err != nil {
+		s.log.Error("cannot mend a segment file", "file", o.seg.name, "err", err)
+	}
+	return nil
+}
+
+// mend writes a lost latch slot, or a damaged footer, of a fenced file again from
+// what is left. What cannot be mended stays among the faults.
+func (s *Store) mend(o *outcome) error {
+	name := o.seg.name
+	v, err := segfile.Recover(s.disk, name)
+	if err != nil {
+		return err
+	}
+	if _, err := v.Fence(s.opts.Now().UnixMilli(), s.opts.FenceID()); err != nil {
+		return err
+	}
+	ferr := segfile.RepairFooter(s.disk, name)
+	r, err := segfile.OpenReader(s.disk, name)
+	if err != nil {
+		return errors.Join(ferr, err)
+	}
+	for _, f := range o.faults {
+		if !slices.ContainsFunc(r.Faults(), func(left *segfile.CorruptError) bool { return left.Byte == f.Byte }) {
+			s.log.Warn("segment file mended", "file", f.File, "byte", f.Byte, "why", f.Reason)
+		}
+	}
+	old := o.seg
+	o.seg, o.faults = s.adopt(r, name), r.Faults()
+	return errors.Join(ferr, old.close())
+}
+
 // fenceLeftOpen fences a segment that an earlier process left open.
 func (s *Store) fenceLeftOpen(o *outcome) error {
 	v := o.open
@@ -214,6 +253,9 @@ func (s *Store) fenceLeftOpen(o *outcome) error {
 		return err
 	}
 	o.seg = s.adopt(r, v.Name)
+	o.faults = slices.DeleteFunc(o.faults, func(f *segfile.CorruptError) bool {
+		return f.Byte > 0 && f.Byte < segfile.DataStart // a latch slot: written now
+	})
 	return nil
 }
 
