@@ -18,7 +18,6 @@ var (
 	ErrUnreadable          = errors.New("frontend: a sealed segment does not hold what its length promises") // heal it, then retry
 	ErrInvalidPosition     = errors.New("frontend: the position does not belong to this range or its topic") // forged, foreign, or past the end
 	ErrStale               = errors.New("frontend: the view is behind the control plane")                    // refresh, then retry
-	ErrUnexpectedReply     = errors.New("frontend: the control plane gave an answer that is not one")        // outcome unknown: retry
 	ErrReadFunc            = errors.New("frontend: the read function returned records it was not asked for") // a defect of the caller
 	ErrOptions             = errors.New("frontend: invalid options")                                         // a defect of the caller
 )
@@ -47,7 +46,7 @@ func rangeErr(id fence.RangeID, err error) error { return &RangeError{Range: id,
 // Retryable says whether the same call can succeed later without anybody changing
 // its arguments: after a refresh of the view, an answered fence, or a while.
 func Retryable(err error) bool {
-	for _, target := range []error{ErrUnroutable, ErrStraddles, ErrMetadataUnavailable, ErrUnreadable, ErrStale, ErrUnexpectedReply, fence.ErrFenced} {
+	for _, target := range []error{ErrUnroutable, ErrStraddles, ErrMetadataUnavailable, ErrUnreadable, ErrStale, fence.ErrFenced} {
 		if errors.Is(err, target) {
 			return true
 		}

@@ -48,6 +48,10 @@ type Options struct {
 	// of this one frontend, in memory.
 	Command func(topic string, cmd cp.Command) cp.Reply
 
+	// Commands, if set, proposes several changes of one topic to be applied in order,
+	// and answers each. It is called like Command.
+	Commands func(topic string, cmds ...cp.Command) []cp.Reply
+
 	// Fetch reads one topic from the control plane (cp.State.Export), nil if it does
 	// not exist there. It is called, like Command, when a refusal shows that the view
 	// is behind, and after a split or merge. Nil leaves the former to the next refresh,

@@ -485,6 +485,67 @@ func TestOneRefusalAfterAForeignSeal(t *testing.T) {
 	}
 }
 
+// A roll of a head that is written to asks the control plane once for the seal and the successor.
+func TestRecordRoll(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		before  []cp.Command // committed behind the frontend's back
+		lose    bool         // no answer to either
+		calls   int          // to the control plane beside the one for both
+		segment uint32       // that the next plan goes to
+		base    uint64
+	}{
+		{name: "both recorded", segment: 1, base: 2},
+		{name: "no answer", lose: true, calls: 2, segment: 1, base: 2},
+		{name: "sealed lower", before: []cp.Command{cp.SealSegment{ID: seg(root(), 0), Length: 1, At: 1}}, calls: 2, segment: 1, base: 1},
+		{name: "sealed and reopened", before: []cp.Command{
+			cp.SealSegment{ID: seg(root(), 0), Length: 2, At: 1},
+			cp.RegisterSegment{ID: seg(root(), 3), Start: 2, Replicas: []cp.NodeID{"n4"}},
+		}, calls: 1, segment: 3, base: 2},
+	} {
+		c := newTruth(t, 1)
+		calls := 0
+		f := c.front(true, func(o *Options) {
+			o.Command = func(_ string, cmd cp.Command) cp.Reply { calls++; return c.apply(cmd) }
+			o.Commands = func(_ string, cmds ...cp.Command) (replies []cp.Reply) {
+				for _, cmd := range cmds {
+					if tc.lose {
+						return nil
+					}
+					replies = append(replies, c.apply(cmd))
+				}
+				return replies
+			}
+		})
+		if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
+			t.Fatal(err)
+		}
+		plan1(t, f)
+		plan1(t, f)
+		roll, _ := f.ActiveRoll(root())
+		f.RequestRolls([]cp.Segment{*c.view.Segment(roll.Segment)})
+		c.do(tc.before...)
+		calls = 0
+		if err := f.RecordRoll(roll, 2, 20, 7); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		want(t, tc.name+": owed", f.DueRolls(), nil)
+		d := plan1(t, f)
+		want(t, tc.name, fmt.Sprint(d.Segment, d.Base, d.First, calls), fmt.Sprint(seg(root(), tc.segment), tc.base, tc.base, tc.calls))
+	}
+	// Without the means it is RecordFence.
+	w := newWorld(t, tiny)
+	w.n(1)
+	roll := w.owed()
+	end, bytes := w.s.fence(roll)
+	if err := w.f.RecordRoll(roll, end, bytes, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := w.f.ActiveRoll(root()); ok {
+		t.Fatal("a successor was opened")
+	}
+}
+
 // The worked example of a size roll under load, both orders of refusal and answer.
 func TestRollUnderLoad(t *testing.T) {
 	for _, refusalFirst := range []bool{false, true} {
