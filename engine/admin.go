@@ -234,7 +234,7 @@ func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left
 	}
 	unlock := e.hold(id)
 	defer unlock()
-	if err := e.closeHead(id); err != nil {
+	if err := e.retireHead(id); err != nil {
 		return 0, 0, about(topic, int64(seq), err)
 	}
 	l, r, err := e.front.SplitRange(id)
@@ -266,7 +266,7 @@ func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (ui
 	unlock := e.hold(idA, idB)
 	defer unlock()
 	for _, id := range []fence.RangeID{idA, idB} {
-		if err := e.closeHead(id); err != nil {
+		if err := e.retireHead(id); err != nil {
 			return 0, about(topic, int64(id.Seq), err)
 		}
 	}
@@ -291,6 +291,20 @@ func (e *Engine) rollRange(id fence.RangeID) (closed bool, err error) {
 	return true, e.closeHead(id)
 }
 
+// retireHead leaves a held range without a write head. A roll that was on its way
+// when the range was taken may have registered another one behind the first.
+func (e *Engine) retireHead(id fence.RangeID) error {
+	for range headTries {
+		if _, ok := e.front.ActiveRoll(id); !ok {
+			return nil
+		}
+		if err := e.closeHead(id); err != nil {
+			return err
+		}
+	}
+	return cp.ErrActiveSegment
+}
+
 // closeHead fences and seals a range's write head, if it has one. The caller holds
 // the range: the head may have no file yet.
 func (e *Engine) closeHead(id fence.RangeID) error {
@@ -302,7 +316,7 @@ func (e *Engine) closeHead(id fence.RangeID) error {
 	if err != nil {
 		return err
 	}
-	return e.roll(seg)
+	return e.roll(seg, false)
 }
 
 // Roll closes every open segment of a topic; the next records open new ones. It

@@ -130,7 +130,7 @@ func (e *Engine) open() error {
 	}
 	e.front, err = frontend.New(frontend.Options{
 		Self: nodeID, Writer: e.host.Incarnation(), Bits: e.dice, SegmentMaxBytes: e.opts.SegmentBytes,
-		View: view, Command: e.command,
+		View: view, Command: e.command, Commands: e.commands,
 	})
 	if err != nil {
 		return err
@@ -198,6 +198,23 @@ func (e *Engine) command(topic string, cmd cp.Command) cp.Reply {
 		return cp.Reply{Err: err}
 	}
 	return reply
+}
+
+// commands proposes changes of one topic in one go.
+func (e *Engine) commands(topic string, cmds ...cp.Command) []cp.Reply {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	proposals := make([]host.Proposal, len(cmds))
+	for i, cmd := range cmds {
+		proposals[i] = host.Proposal{Topic: topic, Command: cmd}
+	}
+	replies := make([]cp.Reply, len(cmds))
+	for i, out := range e.host.ProposeAll(ctx, proposals) {
+		if replies[i] = out.Reply; out.Err != nil {
+			replies[i] = cp.Reply{Err: out.Err}
+		}
+	}
+	return replies
 }
 
 // dice gives 64 random bits, never 0.
@@ -359,7 +376,7 @@ func (e *Engine) fenceAll() error {
 		if _, done := seg.Fenced(); done {
 			return nil
 		}
-		return e.roll(seg)
+		return e.roll(seg, false)
 	})
 }
 

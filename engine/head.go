@@ -25,7 +25,7 @@ func (e *Engine) nextHead(ctx context.Context, t *frontend.Topic, id fence.Range
 	b.Now = e.millis()
 	for range headTries {
 		if old != nil && !old.Writable() {
-			if err := e.roll(old); err != nil {
+			if err := e.roll(old, true); err != nil {
 				return nil, frontend.Dispatch{}, err
 			}
 		}
@@ -150,14 +150,17 @@ func (e *Engine) inherit(l *lineage) (*segfile.ProducerTable, error) {
 
 // roll fences a segment and records where it ends. Those who come to it at the same
 // time share one roll and its answer.
-func (e *Engine) roll(seg *store.Segment) error {
+//
+// open says that the range is being written to: then its next segment is registered
+// with the seal.
+func (e *Engine) roll(seg *store.Segment, open bool) error {
 	mine := &rolling{done: make(chan struct{})}
 	if other, busy := e.rolled.LoadOrStore(seg.ID(), mine); busy {
 		r := other.(*rolling)
 		<-r.done
 		return r.err
 	}
-	mine.err = e.rollOnce(seg)
+	mine.err = e.rollOnce(seg, open)
 	e.rolled.Delete(seg.ID())
 	close(mine.done)
 	return mine.err
@@ -169,7 +172,7 @@ type rolling struct {
 	err  error
 }
 
-func (e *Engine) rollOnce(seg *store.Segment) error {
+func (e *Engine) rollOnce(seg *store.Segment, open bool) error {
 	id := seg.ID()
 	began := time.Now()
 	_, before := seg.Fenced()
@@ -182,7 +185,11 @@ func (e *Engine) rollOnce(seg *store.Segment) error {
 	if !before {
 		e.fences.note(time.Since(began))
 	}
-	if err := e.front.RecordFence(roll, end.Offset, end.Bytes, e.millis()); err != nil && !errors.Is(err, cp.ErrNoSuchSegment) {
+	record := e.front.RecordFence
+	if open {
+		record = e.front.RecordRoll
+	}
+	if err := record(roll, end.Offset, end.Bytes, e.millis()); err != nil && !errors.Is(err, cp.ErrNoSuchSegment) {
 		e.front.ForgetFence(roll)
 		return fmt.Errorf("segment %s is fenced, but its end was not recorded: %w", id, err)
 	}
@@ -211,7 +218,7 @@ func (e *Engine) roller() {
 		for _, r := range e.front.FencesToSend(e.instant(), int64(fenceRetry)) {
 			seg, err := e.store.Segment(r.Segment)
 			if err == nil {
-				err = e.roll(seg)
+				err = e.roll(seg, true)
 			}
 			if err != nil {
 				e.front.ForgetFence(r)

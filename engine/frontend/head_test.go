@@ -55,7 +55,7 @@ func newRollWorld(t *testing.T) (*rollWorld, *Topic) {
 
 // A size roll seals and registers in one proposal; the successor starts at exactly
 // the fenced end, whatever was reserved above it, and the next plan uses it.
-func TestRecordRoll(t *testing.T) {
+func TestRecordRollInOneProposal(t *testing.T) {
 	w, h := newRollWorld(t)
 	d, err := w.f.PlanBatchIn(h, BatchInfo{Count: 5, Bytes: 200, Now: 1})
 	if err != nil || !d.Roll {

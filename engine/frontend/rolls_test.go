@@ -486,7 +486,7 @@ func TestOneRefusalAfterAForeignSeal(t *testing.T) {
 }
 
 // A roll of a head that is written to asks the control plane once for the seal and the successor.
-func TestRecordRoll(t *testing.T) {
+func TestRecordRollMeetsOthers(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		before  []cp.Command // committed behind the frontend's back
