@@ -67,8 +67,8 @@ func TestSealedSegmentLost(t *testing.T) {
 	}{
 		"removed":       {do: func(t *testing.T, p string) { must(t, os.Remove(p)) }, words: []string{"missing", ".seg"}},
 		"emptied":       {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 0)) }, words: []string{".seg"}},
-		"cut":           {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 8192)) }, words: []string{".seg"}},
-		"header":        {do: func(t *testing.T, p string) { flip(t, p, 0, 16384) }, words: []string{".seg"}},
+		"cut":           {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 8192)) }, words: []string{".seg", "byte"}, late: true},
+		"header":        {do: func(t *testing.T, p string) { flip(t, p, 0, segfile.DataStart+4096) }, words: []string{".seg"}},
 		"first records": {do: func(t *testing.T, p string) { flip(t, p, segfile.DataStart, 8192) }, words: []string{".seg", "byte"}, late: true},
 	}
 	for name, c := range cases {
@@ -125,6 +125,22 @@ func TestSealedSegmentLost(t *testing.T) {
 			want(t, e, "t", "v4", "v5")
 		})
 	}
+}
+
+// Damage to what a file holds twice costs nothing: it is mended or reported, and read.
+func TestSealedSegmentFaulty(t *testing.T) {
+	dir := t.TempDir()
+	stored(t, dir)
+	e := open(t, dir, Options{})
+	files := segmentFiles(t, e, "t")
+	shut(t, e)
+	flip(t, files[1], 0, segfile.DataStart) // header and latch
+	flip(t, files[2], 4096, 4096)           // one slot of two
+	e = open(t, dir, Options{})
+	if o := e.Opened(); len(o.Damaged) != 0 {
+		t.Errorf("damaged %v", o.Damaged)
+	}
+	want(t, e, "t", "v0", "v1", "v2")
 }
 
 // The last segment of a range carries what the range knows of its producers. When it

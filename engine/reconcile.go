@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/ringfence/ringfence/cp"
@@ -19,7 +20,7 @@ import (
 //	sealed     ends elsewhere               lost: reading it and writing behind it is an error
 //	sealed     damaged, or not there        lost
 //	active     recovered                    sealed where it ends
-//	active     damaged                      lost
+//	active     damaged, or no segment       lost
 //	active     not there                    sealed where it begins: it never took a record
 //	-          any                          set aside
 func (e *Engine) reconcile(rec *store.Recovery) error {
@@ -31,11 +32,19 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	for _, n := range rec.Damaged {
 		e.lose(n.File, n.ID, fmt.Errorf("%w: %w", ErrDamaged, n.Err))
 	}
-	known := map[fence.SegmentID]bool{}
+	foreign := map[string]error{} // files by name
+	for _, n := range rec.Unknown {
+		foreign[n.File] = n.Err
+	}
+	known := map[string]bool{} // likewise
 	var open []*cp.Segment
 	for topic := range e.topics() {
 		for _, s := range e.segmentsOf(topic.Name) {
-			known[s.ID] = true
+			file := segfile.Name(s.ID)
+			known[file] = true
+			if err := foreign[file]; err != nil {
+				e.lose(file, s.ID, fmt.Errorf("%w: file %s: %w: put it back from a copy", ErrDamaged, file, err))
+			}
 			if s.Phase == cp.Active {
 				open = append(open, s)
 			} else {
@@ -120,16 +129,9 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 }
 
 // setAsideUnknown moves what the metadata does not list out of the way.
-func (e *Engine) setAsideUnknown(known map[fence.SegmentID]bool, rec *store.Recovery) error {
-	for _, n := range rec.Unknown {
-		to, err := e.store.SetAside(n.File)
-		if err != nil {
-			return err
-		}
-		e.report.SetAside = append(e.report.SetAside, to)
-	}
-	for _, n := range rec.Damaged {
-		if known[n.ID] {
+func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) error {
+	for _, n := range slices.Concat(rec.Unknown, rec.Damaged) {
+		if known[n.File] {
 			continue
 		}
 		to, err := e.store.SetAside(n.File)
@@ -139,7 +141,7 @@ func (e *Engine) setAsideUnknown(known map[fence.SegmentID]bool, rec *store.Reco
 		e.report.SetAside = append(e.report.SetAside, to)
 	}
 	for _, id := range e.store.IDs() {
-		if known[id] {
+		if known[segfile.Name(id)] {
 			continue
 		}
 		to, err := e.store.SetAsideSegment(id)
