@@ -18,11 +18,12 @@ type Options struct {
 	// ArenaBytes is the memory that batches and reads live in: pinned, on huge pages
 	// where the host gives them. 0 means 64 MiB.
 	ArenaBytes int
-	// SegmentBytes is the size at which a segment rolls; 0 means 64 MiB. A policy of
-	// the topic overrides it.
+	// SegmentBytes is the size at which a segment rolls; 0 means 256 MiB, which a fast
+	// device fills in some tens of milliseconds: a roll costs about ten durable
+	// writes one after another. A policy of the topic overrides it.
 	SegmentBytes int64
 	// PoolBytes bounds the retired segment files that are kept to be written again;
-	// 0 means eight segments.
+	// 0 means four segments.
 	PoolBytes int64
 	// Shards is the number of append queues; 0 means one for every four CPUs.
 	Shards int
@@ -53,8 +54,8 @@ const weekMillis = 7 * 24 * 3600 * 1000
 func (o Options) withDefaults(cpus int) (Options, error) {
 	o.IO = cmp.Or(o.IO, "auto")
 	o.ArenaBytes = cmp.Or(o.ArenaBytes, 64<<20)
-	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
-	o.PoolBytes = cmp.Or(o.PoolBytes, 8*o.SegmentBytes)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, 256<<20)
+	o.PoolBytes = cmp.Or(o.PoolBytes, 4*o.SegmentBytes)
 	o.Shards = cmp.Or(o.Shards, max(1, cpus/4))
 	o.Vnodes = cmp.Or(o.Vnodes, 4)
 	o.RetainEvery = cmp.Or(o.RetainEvery, time.Minute)

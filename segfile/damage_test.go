@@ -619,7 +619,7 @@ func TestEmptySegment(t *testing.T) {
 	d := newDisk(1)
 	w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
 	l := fenceNow(t, w)
-	must(t, w.Trim())
+	must(t, Trim(d, seg1))
 	if end, _ := l.End(); end.Offset != 1000 || end.Bytes != 0 {
 		t.Errorf("%+v", end)
 	}

@@ -24,7 +24,7 @@ func fenced(t testing.TB, d *simdisk.Disk, rng *rand.Rand, l life, bytes int64) 
 	must(t, dr.q.Close())
 	must(t, w.WriteProof())
 	latch = fenceNow(t, w)
-	must(t, w.Trim())
+	must(t, Trim(d, seg1))
 	w.Close()
 	return dr.sent, latch
 }
@@ -385,7 +385,7 @@ func TestFence(t *testing.T) {
 	if _, err := w.Fence(fence.End{Offset: 5}, testNow, 1); !errors.Is(err, fence.ErrOtherEnd) {
 		t.Error(err)
 	}
-	must(t, w.Trim())
+	must(t, Trim(d, seg1))
 	if rep := sound(t, d, seg1); rep.Slack != 0 {
 		t.Errorf("%d bytes behind the footer", rep.Slack)
 	}

@@ -159,11 +159,17 @@ func writeFence(f disk.File, ft *footer, s slot, salt uint64) (end int64, err er
 	return s.footer + int64(len(b)), nil
 }
 
-// Trim gives the blocks behind the footer back. It may take long: keep it off the
-// path of anybody who waits. A crash at any time costs only the blocks.
+// Trim gives the blocks behind the footer back, but for a few: a file that is used
+// again is best as large as a full segment, and blocks that were given back are
+// slow to write. It may take long: keep it off the path of anybody who waits. A
+// crash at any time costs only the blocks.
 func (w *Writer) Trim() error {
 	if w.latch.State() == fence.Open {
 		return fmt.Errorf("%w: %s", ErrOpen, w.file.Name())
+	}
+	size, err := w.file.Size()
+	if err == nil && size-w.footer <= w.pool.o.SegmentBytes/8 {
+		return nil
 	}
 	return trim(w.file, w.footer)
 }
