@@ -109,7 +109,7 @@ func (s *sim) did(what string) { s.seen[what]++ }
 // start gives a node a new frontend, as after a restart.
 func (s *sim) start(i int) {
 	o := Options{
-		Self: cp.NodeID(fmt.Sprint("n", i)), Bits: dice(), Writer: uint64(i), SegmentMaxBytes: 4,
+		Self: cp.NodeID(fmt.Sprint("n", i)), Bits: dice(), Writer: uint64(i), SegmentMaxBytes: 2,
 		View: s.truth.snapshot(), Command: s.command,
 	}
 	if s.fetch {

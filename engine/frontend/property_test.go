@@ -63,11 +63,15 @@ func TestInvariants(t *testing.T) {
 				}
 				s.plan(node(rt), positions, false, nil)
 			},
-			"dispatch":  func(rt *rapid.T) { each(rt, &s.dispatches, s.deliver) },
-			"quorum":    func(rt *rapid.T) { s.anyCopy(rt, s.quorum) },
-			"answer":    func(rt *rapid.T) { each(rt, &s.answers, s.answer) },
-			"fences":    func(rt *rapid.T) { s.sendFences(node(rt)) },
-			"fence":     func(rt *rapid.T) { each(rt, &s.fences, s.deliverFence) },
+			"dispatch": func(rt *rapid.T) { each(rt, &s.dispatches, s.deliver) },
+			"quorum":   func(rt *rapid.T) { s.anyCopy(rt, s.quorum) },
+			"answer":   func(rt *rapid.T) { each(rt, &s.answers, s.answer) },
+			"fences":   func(rt *rapid.T) { s.sendFences(node(rt)) },
+			"fence":    func(rt *rapid.T) { each(rt, &s.fences, s.deliverFence) },
+			"hurry": func(rt *rapid.T) { // fences that are due go out and arrive
+				s.sendFences(node(rt))
+				each(rt, &s.fences, s.deliverFence)
+			},
 			"fenced":    func(rt *rapid.T) { each(rt, &s.ends, s.fenceAnswer(rapid.IntRange(0, 5).Draw(rt, "fate"))) },
 			"clock":     func(rt *rapid.T) { s.now += Instant(rapid.IntRange(1, 1500).Draw(rt, "ms")) * ms; s.wall++ },
 			"age":       func(rt *rapid.T) { s.ageRolls(node(rt)) },
