@@ -195,22 +195,19 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 		close(b.done)
 	}
 	n, age := b.records(), b.age
+	b.waiters++ // keeps it while wholes let go of it and while mu is released
 	if b.wholes != nil {
 		n = 0 // counted with the wholes
 		p.concludePart(b)
 	}
 	if len(b.calls) > 0 {
-		b.waiters++ // keeps it while mu is released
 		p.mu.Unlock()
 		for i := range b.calls {
 			b.calls[i].done(b.placeOf(b.calls[i].at), b.err)
 		}
 		p.mu.Lock()
-		b.waiters--
 	}
-	if b.waiters == 0 {
-		p.recycle(b)
-	}
+	b.leave(p)
 	p.pending[age] -= n
 	p.changed.Broadcast()
 }

@@ -171,20 +171,16 @@ func (p *Producer) failApart(held []*batch, err error) {
 	}
 }
 
-// takeAll empties a retired lane once nothing of it flies, and tells the lanes
-// that took over its keys what the range knows. mu is held.
+// takeAll empties a retired lane once nothing of it flies. The lanes that took over
+// its keys start without a predecessor: the range of each knows the last sequence of
+// its own slice of the keys, which may be less than the last that landed here. mu is
+// held.
 func (l *lane) takeAll() []*batch {
 	for l.flying > 0 {
 		l.p.changed.Wait()
 	}
 	l.putBack()
 	l.closeOpen()
-	for _, to := range l.p.lanes {
-		if to.first <= l.last && l.first <= to.last {
-			to.landed = max(to.landed, l.landed)
-			to.sent = max(to.sent, l.landed)
-		}
-	}
 	held := l.waiting
 	l.waiting = nil
 	return held
