@@ -138,11 +138,13 @@ func (p *source) next(rng *rand.Rand, n, size int) *batch {
 	}
 	for range n {
 		p.seq++
-		v := make([]byte, 16, 16+size)
+		v := make([]byte, 16+size)
 		binary.LittleEndian.PutUint64(v, p.id)
 		binary.LittleEndian.PutUint64(v[8:], p.seq)
-		for len(v) < cap(v) {
-			v = append(v, byte(rng.Uint32()))
+		for i := 16; i < len(v); i += 8 {
+			var word [8]byte
+			binary.LittleEndian.PutUint64(word[:], rng.Uint64())
+			copy(v[i:], word[:])
 		}
 		b.values = append(b.values, v)
 		b.keys = append(b.keys, fmt.Append(nil, "key-", rng.IntN(keys)))

@@ -132,8 +132,8 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 // Skipped are offsets that a Next moved past.
 type Skipped struct{ From, Offsets uint64 }
 
-// Skipped returns, once, what the last Next moved past because it was damaged and
-// somebody accepted the loss.
+// Skipped returns, once, what Next moved past, right before the batch or the error
+// that it returned, because it was damaged and somebody accepted the loss.
 func (sc *Scanner) Skipped() (Skipped, bool) {
 	s := sc.lost
 	sc.lost = Skipped{}
@@ -156,7 +156,10 @@ func (sc *Scanner) pastHole() bool {
 			continue
 		}
 		if end := h.Offset + h.Records; sc.next < end {
-			sc.lost.From, sc.lost.Offsets = sc.next, end-sc.next
+			if sc.lost.From+sc.lost.Offsets != sc.next {
+				sc.lost = Skipped{From: sc.next} // else right behind another hole
+			}
+			sc.lost.Offsets += end - sc.next
 			sc.next = end
 		}
 		sc.skip(h.Position + h.Length - sc.pos)
