@@ -130,7 +130,7 @@ func (e *Engine) open() error {
 	}
 	e.front, err = frontend.New(frontend.Options{
 		Self: nodeID, Writer: e.host.Incarnation(), Bits: e.dice, SegmentMaxBytes: e.opts.SegmentBytes,
-		View: view, Command: e.command, Commands: e.commands,
+		View: view, Command: e.command, Commands: e.commands, Fetch: e.fetch,
 	})
 	if err != nil {
 		return err
@@ -215,6 +215,18 @@ func (e *Engine) commands(topic string, cmds ...cp.Command) []cp.Reply {
 		}
 	}
 	return replies
+}
+
+// fetch reads a topic from the control plane, nil if it does not exist there.
+func (e *Engine) fetch(topic string) (export []byte, err error) {
+	v, ok := e.host.Ring().Route(topic)
+	if !ok {
+		return nil, cp.ErrNoVnode
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	err = e.host.Read(ctx, v, func(s *cp.State) { export = s.Export(topic) })
+	return export, err
 }
 
 // dice gives 64 random bits, never 0.

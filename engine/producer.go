@@ -147,23 +147,23 @@ func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, er
 	if done == nil {
 		done = func(Placement, error) {}
 	}
-	b, _, err := p.take(ctx, &r, done)
-	if err != nil {
-		return err
-	}
-	l := b.lane
-	p.mu.Lock()
+	_, _, err := p.take(ctx, &r, done)
+	return err
+}
+
+// push sees to it that what a lane holds leaves when it can. mu is held.
+func (p *Producer) push(l *lane) {
 	if p.opts.Linger > 0 {
 		l.linger()
 	} else {
 		l.settle()
 	}
 	l.send(nil)
-	p.mu.Unlock()
-	return nil
 }
 
-// take adds r to its lane's open batch and says at which place.
+// take adds r to its lane's open batch and says at which place. With done, the
+// record is on its way; without, the caller is counted as one who waits for the
+// batch.
 func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, error)) (*batch, int, error) {
 	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: p.e.stamp(r)}
 	p.mu.Lock()
@@ -203,7 +203,12 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 			} else {
 				b.waiters++
 			}
-			return b, b.build.Len() - 1, nil
+			at := b.build.Len() - 1
+			if done != nil {
+				// Nobody waits for b: it may land, and be used again, as soon as it leaves.
+				p.push(l)
+			}
+			return b, at, nil
 		case errors.Is(err, record.ErrBatchFull):
 			l.closeOpen()
 			l.send(nil)
