@@ -308,15 +308,21 @@ func (e *Engine) retireHead(id fence.RangeID) error {
 // closeHead fences and seals a range's write head, if it has one. The caller holds
 // the range: the head may have no file yet.
 func (e *Engine) closeHead(id fence.RangeID) error {
-	roll, ok := e.front.ActiveRoll(id)
-	if !ok {
-		return nil
+	for {
+		roll, ok := e.front.ActiveRoll(id)
+		if !ok {
+			return nil
+		}
+		seg, err := e.openFile(roll.Segment)
+		if err != nil {
+			return err
+		}
+		// A roll that was under way registers a successor with the seal: that one is
+		// next. No other comes, as the range is held and the head's roll is done.
+		if err := e.roll(seg, false); err != nil {
+			return err
+		}
 	}
-	seg, err := e.openFile(roll.Segment)
-	if err != nil {
-		return err
-	}
-	return e.roll(seg, false)
 }
 
 // Roll closes every open segment of a topic; the next records open new ones. It

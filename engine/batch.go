@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/engine/store"
@@ -130,6 +131,13 @@ func (b *batch) placeOf(at int) Placement {
 	if b.where != nil && b.where[at].part != nil {
 		return b.where[at].part.placeOf(b.where[at].at)
 	}
+	if b.req.New != nil {
+		place, ok := slices.BinarySearch(b.req.New, uint32(at))
+		if !ok {
+			return Placement{Range: pl.Range, Duplicate: true} // stored before, unlike others of the batch
+		}
+		at = place
+	}
 	if b.err == nil && !pl.Duplicate {
 		pl.First += uint64(at)
 		pl.Last = pl.First
@@ -156,7 +164,7 @@ func (p *Producer) recycle(b *batch) {
 	}
 	clear(b.calls)
 	b.calls = b.calls[:0]
-	b.lane, b.head, b.slab, b.frame, b.done, b.err = nil, nil, nil, nil, nil, nil
+	b.lane, b.head, b.slab, b.frame, b.done, b.err, b.req.New = nil, nil, nil, nil, nil, nil, nil
 	b.info, b.plan, b.waiters = record.Head{}, frontend.Dispatch{}, 0
 	b.over, b.isPlanned = false, false
 	for _, part := range b.parts {

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/ringfence/ringfence/segfile"
@@ -24,9 +25,11 @@ type Append struct {
 	Lead bool
 
 	// First and Last are the offsets of the first and last record now stored; with
-	// Duplicate, every record was stored before and they are not known.
+	// Duplicate, every record was stored before and they are not known. Where some
+	// were, New holds the places in Frame of those that are stored now.
 	First, Last uint64
 	Duplicate   bool
+	New         []uint32
 	// Err is nil if the frame is durable. A *SealedError: continue in the successor.
 	// After ErrStorage the outcome is unknown until the segment is fenced; the
 	// records may not be counted as stored or as lost.
@@ -47,7 +50,7 @@ func (s *Segment) Append(a *Append) error {
 	if n := len(a.Frame); n != int(head.FrameLen) || head.Mark() || cap(a.Frame) < roundUp(n, disk.Block) {
 		return fmt.Errorf("%w: %d bytes of memory for %d with a frame of %d records in %d bytes", record.ErrUsage, cap(a.Frame), n, head.Count, head.FrameLen)
 	}
-	a.head, a.Err, a.Duplicate = head, nil, false
+	a.head, a.Err, a.Duplicate, a.New = head, nil, false, nil
 	a.First, a.Last = 0, 0
 
 	sh := s.shard
@@ -152,8 +155,15 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
+	var fresh []uint32
+	for i := range b.Len() {
+		if !table.Seen(a.head.Producer, b.Seq(i), b.Position(i)) {
+			fresh = append(fresh, uint32(i))
+		}
+	}
 	frame, err := record.Trim(nil, b, a.head.PrevSeq, func(i int) bool {
-		return !table.Seen(a.head.Producer, b.Seq(i), b.Position(i))
+		_, ok := slices.BinarySearch(fresh, uint32(i))
+		return ok
 	})
 	if err != nil {
 		return nil, err
@@ -162,7 +172,7 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 	if !ok {
 		return nil, fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded)
 	}
-	a.trimmed = slab
+	a.trimmed, a.New = slab, fresh
 	return slab[:copy(slab, frame)], nil
 }
 
