@@ -154,9 +154,17 @@ func TestIncompleteTail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(b[4096:12288]) // never fenced
-	torn := []byte(string(b[:len(b)-4096]))
-	if err := os.WriteFile(file, torn[:segfile.DataStart+(64<<10)], 0o600); err != nil {
+	var cut int64 // inside a frame
+	for _, line := range strings.Split(strings.TrimSpace(ok(t, "", "segment", "dump", file, "--frames", "--json")), "\n") {
+		if f := parse[frameReport](t, line); f.Length > 8192 {
+			cut = f.Byte + 4096
+		}
+	}
+	if cut == 0 {
+		t.Fatal("no frame to cut in two")
+	}
+	clear(b[4096:segfile.DataStart]) // never fenced
+	if err := os.WriteFile(file, b[:cut], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := ringfence(t, "", "segment", "verify", file, "--json")
