@@ -9,17 +9,13 @@ import (
 	"github.com/ringfence/ringfence/engine"
 )
 
-// What the recycled rows keep: enough segments that retention has something to
-// free, and not so much that warming up takes long.
-const (
-	rowSegment = 64 << 20
-	rowRetain  = 256 << 20
-)
+// recycled stands for what the suite is told to retain.
+const recycled = 1
 
 // Rows are the lines of the performance table. The first is the one that others
 // are compared with.
 func Rows() []Row {
-	large := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, SegmentBytes: rowSegment, RetainBytes: rowRetain}
+	large := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, RetainBytes: recycled}
 	medium, small, fresh, single, crowd, tiny := large, large, large, large, large, large
 	medium.BatchBytes = 256 << 10
 	small.BatchBytes, small.InFlight = 64<<10, 8
@@ -89,7 +85,10 @@ func (s *Suite) pairs(ctx context.Context, dir string, w Append, shape Shape, sa
 }
 
 func (s *Suite) start(ctx context.Context, dir string, w Append) (*Run, error) {
-	w.IO, w.Seconds = s.IO, s.Seconds
+	w.IO, w.Seconds, w.SegmentBytes = s.IO, s.Seconds, s.SegmentBytes
+	if w.RetainBytes == recycled {
+		w.RetainBytes = s.RetainBytes
+	}
 	return w.Start(ctx, dir)
 }
 
@@ -173,7 +172,7 @@ func cpuCost(w Append, shape Shape) rowFunc {
 
 // idleFence stores one record, lets the range go quiet, and closes the segment.
 func idleFence(ctx context.Context, s *Suite, dir string) (samples []Sample, err error) {
-	run, err := s.start(ctx, dir, Append{RecordSize: 1024, SegmentBytes: rowSegment})
+	run, err := s.start(ctx, dir, Append{RecordSize: 1024})
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +217,7 @@ func (r *Run) fences(ctx context.Context, n int) (Latency, error) {
 
 // rolling compares the p99 of four producers with and without a roll every second.
 func rolling(ctx context.Context, s *Suite, dir string) (samples []Sample, err error) {
-	w := Append{RecordSize: 1024, Workers: 4, SegmentBytes: rowSegment, RetainBytes: rowRetain}
+	w := Append{RecordSize: 1024, Workers: 4, RetainBytes: recycled}
 	run, err := s.start(ctx, dir, w)
 	if err != nil {
 		return nil, err
@@ -249,7 +248,7 @@ func rolling(ctx context.Context, s *Suite, dir string) (samples []Sample, err e
 // coldRead reads a GiB of sealed segments with a consumer. Direct writes left
 // nothing of them in the page cache.
 func coldRead(ctx context.Context, s *Suite, dir string) (samples []Sample, err error) {
-	w := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, SegmentBytes: rowSegment}
+	w := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4}
 	run, err := s.start(ctx, dir, w)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,9 @@ type Suite struct {
 	Runs    int     // of each row; 0 means 5
 	Seconds float64 // of each measurement; 0 means 2
 	Rows    []string
+	// SegmentBytes is the size of a segment, 0 for the engine's default of 64 MiB;
+	// RetainBytes what the recycled rows keep, 0 for four segments.
+	SegmentBytes, RetainBytes int64
 	// FloorBytes is the size of the file that floors run on; 0 means 1 GiB.
 	FloorBytes int64
 	// Child runs a process that fills dir (FillForReopen) and is killed when it has.
@@ -73,6 +76,7 @@ type Table struct {
 	Host     Host      `json:"host"`
 	When     time.Time `json:"when"`
 	Seconds  float64   `json:"seconds_per_measurement"`
+	Segment  int64     `json:"segment_bytes"`
 	Floor    string    `json:"floor_tool"`
 	Costs    Costs     `json:"costs"`
 	Outcomes []Outcome `json:"rows"`
@@ -99,7 +103,7 @@ func (s *Suite) Run(ctx context.Context) (t Table, err error) {
 	if err != nil {
 		return t, err
 	}
-	t = Table{Host: ThisHost(dir), When: time.Now().UTC(), Seconds: s.Seconds, Floor: probe.Tool + ", buffers on " + probe.Pages, Costs: s.costs}
+	t = Table{Host: ThisHost(dir), When: time.Now().UTC(), Seconds: s.Seconds, Segment: s.SegmentBytes, Floor: probe.Tool + ", buffers on " + probe.Pages, Costs: s.costs}
 	for i, row := range rows {
 		s.Say("%d of %d: %s", i+1, len(rows), row.Name)
 		data := fmt.Sprintf("%s/row%d", dir, i)
@@ -126,6 +130,12 @@ func (s *Suite) begin() ([]Row, error) {
 	}
 	if s.Seconds == 0 {
 		s.Seconds = 2
+	}
+	if s.SegmentBytes == 0 {
+		s.SegmentBytes = 64 << 20
+	}
+	if s.RetainBytes == 0 {
+		s.RetainBytes = 4 * s.SegmentBytes
 	}
 	if s.Runs < 1 || s.Seconds <= 0 {
 		return nil, fmt.Errorf("bench: %d runs of %g seconds", s.Runs, s.Seconds)
@@ -207,7 +217,7 @@ func (o Outcome) line() string {
 	if !o.Reached {
 		verdict = "missed"
 	}
-	return fmt.Sprintf("%s %s, floor %s: ratio %.2f, wanted %s: %s", Figure(o.Median.Engine), o.Unit, Figure(o.Median.Floor), o.Median.Ratio, o.Wanted(), verdict)
+	return fmt.Sprintf("%s %s, floor %s: ratio %.3f, wanted %s: %s", Figure(o.Median.Engine), o.Unit, Figure(o.Median.Floor), o.Median.Ratio, o.Wanted(), verdict)
 }
 
 // Wanted is the ratio to reach, as text.
@@ -234,7 +244,7 @@ func Figure(v float64) string {
 // Markdown is the table as the README shows it.
 func (t Table) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s; floor: %s; %.1f s a measurement.\n", t.When.Format("2006-01-02"), t.Host, t.Floor, t.Seconds)
+	fmt.Fprintf(&b, "%s, %s; floor: %s; segments of %s; %.1f s a measurement.\n", t.When.Format("2006-01-02"), t.Host, t.Floor, sizeName(t.Segment), t.Seconds)
 	fmt.Fprintf(&b, "Copy, hash and verify of a GiB cost %.3f + %.3f + %.3f s of CPU here.\n\n", t.Costs.Copy, t.Costs.Hash, t.Costs.Verify)
 	b.WriteString("| linked engine | floor beside it | unit | engine | floor | ratio | wanted | |\n|---|---|---|---|---|---|---|---|\n")
 	for _, o := range t.Outcomes {
@@ -246,7 +256,7 @@ func (t Table) Markdown() string {
 		if !o.Reached {
 			verdict = "missed"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.2f | %s | %s (n=%d) |\n", o.Name, o.Against, o.Unit,
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.3f | %s | %s (n=%d) |\n", o.Name, o.Against, o.Unit,
 			Figure(o.Median.Engine), Figure(o.Median.Floor), o.Median.Ratio, o.Wanted(), verdict, o.Runs)
 	}
 	for _, o := range t.Outcomes {

@@ -205,7 +205,7 @@ func (a *app) benchSuite(ctx context.Context, f benchFlags) error {
 	if err != nil {
 		return err
 	}
-	s := bench.Suite{Dir: dir, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, FloorBytes: int64(f.floorSize), Child: a.fillAndKill,
+	s := bench.Suite{Dir: dir, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill,
 		Say: func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }}
 	t, err := s.Run(ctx)
 	if err != nil {
@@ -244,7 +244,7 @@ func (a *app) printTable(t bench.Table) {
 			reached++
 		}
 		rows = append(rows, []string{o.ID, o.Name, o.Unit, bench.Figure(o.Median.Engine), bench.Figure(o.Median.Floor),
-			fmt.Sprintf("%.2f", o.Median.Ratio), o.Wanted(), verdict})
+			fmt.Sprintf("%.3f", o.Median.Ratio), o.Wanted(), verdict})
 	}
 	a.table(rows...)
 	a.printf("\n%d of %d rows reached\n", reached, len(t.Outcomes))
