@@ -207,7 +207,7 @@ func (d *decoder) rng(t *topic) *rng {
 	if d.failed {
 		return nil
 	}
-	ok := true
+	var ok bool
 	if rec.Parents, ok = ancestry(t, parents); !ok {
 		d.fail()
 		return nil

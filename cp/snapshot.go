@@ -57,7 +57,7 @@ func (s *State) Snapshot(w io.Writer) error {
 	e.b = e.b[:0]
 	e.u32(0)
 	e.u64(uint64(s.topics.len))
-	out.Write(e.b)
+	_, _ = out.Write(e.b) // Flush answers for it
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("cp: write snapshot: %w", err)
 	}

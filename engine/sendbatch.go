@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -75,7 +76,7 @@ func (b *Batch) fillable() error {
 }
 
 func (b *Batch) refused(err error) error {
-	if err == record.ErrBatchFull {
+	if errors.Is(err, record.ErrBatchFull) {
 		return err
 	}
 	return b.p.refused(err, len(b.b.slab))

@@ -40,7 +40,7 @@ func NewArena(size int) (*Arena, error) {
 		huge = collapse(mem)
 	}
 	if err := errors.Join(unix.Madvise(mem, unix.MADV_DONTFORK), unix.Madvise(mem, unix.MADV_DONTDUMP)); err != nil {
-		unmap(mem)
+		_ = unmap(mem)
 		return nil, fmt.Errorf("ring: advise an arena of %d MiB: %w", size>>20, err)
 	}
 	return &Arena{mem, huge}, nil
@@ -100,7 +100,7 @@ func collapse(mem []byte) bool {
 		mem[i] = 0
 	}
 	err := unix.Madvise(mem, madvCollapse)
-	if err == syscall.EINVAL {
+	if errors.Is(err, syscall.EINVAL) {
 		return onHugePages(mem) // an older kernel: see what the touch got
 	}
 	return err == nil

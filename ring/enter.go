@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 
@@ -88,7 +89,8 @@ func openLinux(entries uint32, p *abi.IOURingParams, o Options) (kernel, submiss
 	}
 	if err != nil {
 		k.close()
-		errno, _ := err.(syscall.Errno)
+		var errno syscall.Errno
+		errors.As(err, &errno)
 		return nil, submissions{}, completions{}, &SetupError{Step: stepMap, Errno: errno}
 	}
 	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&k.queues[off])) }

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -190,7 +191,7 @@ func (r *Report) refusal(call string, errno syscall.Errno) string {
 
 // explain adds the host's reason to a refused set-up.
 func explain(err error) error {
-	if e, ok := err.(*SetupError); ok && e.Hint == "" {
+	if e := (*SetupError)(nil); errors.As(err, &e) && e.Hint == "" {
 		r := Report{Memlock: memlockLimit()}
 		r.Disabled = number(thisHost.read("/proc/sys/kernel/io_uring_disabled"), -1)
 		r.Seccomp = number(field(thisHost.read("/proc/thread-self/status"), "Seccomp:"), -1)

@@ -84,10 +84,10 @@ func (r *Ring) unregisterTables() {
 	// Not left to the end of the ring, which the kernel puts off: after this the pages
 	// are ours alone and the files can be unmounted.
 	if r.buffers != nil {
-		r.k.register(uint32(abi.IORING_UNREGISTER_BUFFERS), nil, 0)
+		_ = r.k.register(uint32(abi.IORING_UNREGISTER_BUFFERS), nil, 0)
 	}
 	if r.files != nil {
-		r.k.register(uint32(abi.IORING_UNREGISTER_FILES), nil, 0)
+		_ = r.k.register(uint32(abi.IORING_UNREGISTER_FILES), nil, 0)
 	}
 }
 
@@ -160,7 +160,7 @@ func (r *Ring) RegisterBuffer(mem []byte) error {
 	for n, b := range pieces {
 		if errno := r.updateBuffer(places[n], b); errno != 0 {
 			for _, i := range places[:n] {
-				r.updateBuffer(i, nil)
+				_ = r.updateBuffer(i, nil)
 			}
 			return bufferError(errno, pieces)
 		}

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"syscall"
@@ -114,7 +115,7 @@ func (r *Ring) reap() int {
 			r.count.overflows.Add(1)
 		}
 		r.count.enters.Add(1)
-		r.k.enter(0, 0, true) // whatever it says, the queue tells
+		_, _ = r.k.enter(0, 0, true) // whatever it says, the queue tells
 	}
 	return done
 }
@@ -163,7 +164,7 @@ func (r *Ring) settle(head uint32) int {
 		case err != nil:
 			broken = true
 		}
-		if err == syscall.ECANCELED && closing {
+		if errors.Is(err, syscall.ECANCELED) && closing {
 			err = ErrClosed
 		}
 		r.finish(i, n, err)
@@ -224,7 +225,7 @@ func (r *Ring) help(must bool) int {
 		r.emit(head)
 	}
 	r.retry = r.retry[:0]
-	r.flush() // its error reaches the requests
+	_ = r.flush() // its error reaches the requests
 	failed := r.failed
 	r.failed, r.spare = r.spare[:0], failed
 	r.failures.Store(false)

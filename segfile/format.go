@@ -228,19 +228,3 @@ func firstNonZero(b []byte) int {
 	}
 	return -1
 }
-
-// lastNonZero is the index of the last byte that is not zero, or -1.
-func lastNonZero(b []byte) int {
-	i := len(b)
-	for ; i >= 8; i -= 8 {
-		if binary.LittleEndian.Uint64(b[i-8:]) != 0 {
-			break
-		}
-	}
-	for i--; i >= 0; i-- {
-		if b[i] != 0 {
-			return i
-		}
-	}
-	return -1
-}

@@ -100,7 +100,7 @@ func TestPoolFollowsTheRate(t *testing.T) {
 		t.Errorf("after many full segments: %+v", s)
 	}
 	// An hour later they are no reason any more; what is ready stays.
-	w = create(t, p, testMeta(100))
+	create(t, p, testMeta(100))
 	if n, _ := steps(t, p, now.Add(time.Hour)); n != 0 || p.Stats().Files != 2 {
 		t.Errorf("an hour later: %d pieces of work, %+v", n, p.Stats())
 	}

@@ -304,7 +304,7 @@ func (j *journal) Close() error {
 		j.mu.Lock()
 		j.failed = ErrClosed
 	}
-	j.disown(nil)
+	_ = j.disown(nil) // there is nothing to give away
 	j.mu.Unlock()
 	return errors.Join(j.slots[0].Close(), j.slots[1].Close())
 }

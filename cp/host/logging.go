@@ -88,9 +88,9 @@ func (b bridge) Panicf(format string, args ...any) {
 		}
 	}
 	if known != nil {
-		known.h.fail(known.err)
+		_ = known.h.fail(known.err)
 	} else { // dragonboat's own: it does not say whose
-		eachHost(func(h *Host) { h.fail(fmt.Errorf("raft/%s: %s", b.pkg, text)) })
+		eachHost(func(h *Host) { _ = h.fail(fmt.Errorf("raft/%s: %s", b.pkg, text)) })
 	}
 	if calledByHost() {
 		panic(raftPanic{b.pkg, text}) // the host's own call: it recovers

@@ -39,7 +39,7 @@ func (h *Host) maintain() {
 		case <-t.C:
 		}
 		if err := h.journal.maintain(); err != nil {
-			h.fail(err)
+			_ = h.fail(err) // the host keeps it
 			return
 		}
 		for i, v := range h.vnodes {

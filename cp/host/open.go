@@ -114,7 +114,7 @@ func (h *Host) openJournal() error {
 	}
 	j, err := openJournal(slots, names, disk, !h.id.Formed, next, h.log)
 	if err != nil {
-		errors.Join(slots[0].Close(), slots[1].Close())
+		_ = errors.Join(slots[0].Close(), slots[1].Close())
 		if errors.Is(err, ErrWiped) {
 			err = h.wiped("the Raft log is gone")
 		}

@@ -85,7 +85,7 @@ func openSlots(dir string) (slots [2]slotFile, names [2]string, err error) {
 		s, err := openSlot(names[i])
 		if err != nil {
 			if i == 1 {
-				slots[0].Close()
+				_ = slots[0].Close()
 			}
 			return slots, names, fmt.Errorf("cp/host: %w", err)
 		}

@@ -207,7 +207,7 @@ func (c *consumer) drain(l *lane, last bool) (more bool, err error) {
 			if full := c.take(l, o, records); full {
 				return false, nil
 			}
-		case err != io.EOF:
+		case !errors.Is(err, io.EOF):
 			return false, err
 		case p.final && !last:
 			c.skip(l, o, p.floor)

@@ -302,9 +302,7 @@ func (s *sim) deliver(m sent) {
 		s.answers = append(s.answers, m)
 		return
 	}
-	for _, r := range m.records {
-		c.log = append(c.log, r)
-	}
+	c.log = append(c.log, m.records...)
 	m.last = c.end() - 1
 	c.waiting = append(c.waiting, m)
 }

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sort"
@@ -160,7 +161,7 @@ func readExtent(e Extent, max int, read ReadFunc) ([]Record, error) {
 		return nil, rangeErr(e.Segment.ID.Range, fmt.Errorf("%w: segment %s has no replica", ErrUnreadable, e.Segment.ID))
 	}
 	records, err := read(ReadRequest{Extent: e, Replica: e.Segment.Replicas[0], Max: int(budget)})
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, rangeErr(e.Segment.ID.Range, err)
 	}
 	kept := records[:0:0]

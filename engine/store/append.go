@@ -219,7 +219,7 @@ func (f *fifo[T]) unpop(xs []T) {
 
 // counters of one store, for Stats.
 type counters struct {
-	appends, records, bytes, duplicates atomic.Uint64
-	flushes, flushBytes, payloadBytes   atomic.Uint64
-	failures                            atomic.Uint64
+	appends, records, duplicates      atomic.Uint64
+	flushes, flushBytes, payloadBytes atomic.Uint64
+	failures                          atomic.Uint64
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -244,7 +245,7 @@ func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
 		return nil, err
 	}
 	got, err := f.ReadAt(buf, start)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, err))
 	}
 	sc.win, sc.winPos = buf[:got], start

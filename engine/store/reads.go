@@ -49,7 +49,7 @@ func (r *reads) stop() error {
 
 func (r *reads) submit() {
 	r.sub.Lock()
-	r.q.Submit() // a refusal completes the reads with the error
+	_ = r.q.Submit() // a refusal completes the reads with the error
 	r.sub.Unlock()
 }
 

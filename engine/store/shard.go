@@ -65,7 +65,7 @@ func (d *driver) reapWhile(more func() bool) bool {
 	d.reaping = true
 	for more() {
 		d.mu.Unlock()
-		d.q.Wait(1) // an error of the queue itself reaches each operation's Done
+		_, _ = d.q.Wait(1) // an error of the queue itself reaches each operation's Done
 		d.settle()
 		d.mu.Lock()
 	}
@@ -206,7 +206,7 @@ func (sh *shard) pump(lead bool) {
 			}
 		}
 		if pushed > 0 {
-			sh.q.Submit() // a refusal completes the operations with the error
+			_ = sh.q.Submit() // a refusal completes the operations with the error
 			started = true
 		}
 		sh.mu.Lock()

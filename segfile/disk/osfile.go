@@ -59,7 +59,7 @@ func (f *osFile) acquire() bool {
 // the last close of an unlinked file may take a second.
 func (f *osFile) release() {
 	if f.state.Add(-1) == stateClosed {
-		go f.letGo()
+		go func() { _ = f.letGo() }()
 	}
 }
 
@@ -85,7 +85,7 @@ func (f *osFile) Close() error {
 func (f *osFile) letGo() error {
 	for i := range f.places {
 		if p := f.places[i].Load(); p != nil && p.slot >= 0 {
-			p.r.UnregisterFile(p.slot) // fails only when the ring is closed, which empties its table
+			_ = p.r.UnregisterFile(p.slot) // fails only when the ring is closed, which empties its table
 		}
 	}
 	err := f.h.Close()

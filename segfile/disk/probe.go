@@ -47,7 +47,7 @@ func (d *osDisk) probe() error {
 // probeDirect tries direct I/O on a scratch file.
 func (d *osDisk) probeDirect() error {
 	name := scratchName()
-	defer d.root.Remove(name)
+	defer func() { _ = d.root.Remove(name) }()
 	h, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o600)
 	if errors.Is(err, syscall.EINVAL) {
 		d.explain(fmt.Sprintf("%s (%s) refuses direct I/O: buffered I/O with syncs is used", d.dir, d.info.FileSystem))
@@ -104,7 +104,7 @@ func (d *osDisk) clean() {
 			continue
 		}
 		if st, err := d.root.Stat(e.Name); err == nil && time.Since(st.ModTime()) > time.Hour {
-			d.root.Remove(e.Name)
+			_ = d.root.Remove(e.Name)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func selfRead(f File, image []byte) error {
 	got := make([]byte, len(image)+1)
 	n, err := f.ReadAt(got, 0)
 	if err != io.EOF || n != len(image) {
-		return fmt.Errorf("%w: %d bytes written to %s, %d read back (%v)", ErrSelfTest, len(image), f.Name(), n, err)
+		return fmt.Errorf("%w: %d bytes written to %s, %d read back (%w)", ErrSelfTest, len(image), f.Name(), n, err)
 	}
 	for i := range image {
 		if got[i] != image[i] {
