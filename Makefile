@@ -76,7 +76,7 @@ gen: ## generate the flatbuffer code again (installs flatc when root)
 	git status --short -- '*.go' | sed 's/^/gen: changed /'; echo "gen: done"
 
 build: modules ## the static binary .bin/ringfence
-	@mkdir -p $(BIN); echo "build: $(RINGFENCE)"; $(GO) build -trimpath -o $(RINGFENCE) ./cmd/ringfence
+	@mkdir -p $(BIN); echo "build: $(RINGFENCE)"; $(GO) build -trimpath -buildvcs=false -o $(RINGFENCE) ./cmd/ringfence
 
 modules:
 	@command -v $(GO) >/dev/null || { echo "Go is not installed: get 1.26 or newer from https://go.dev/dl"; exit 1; }; \
