@@ -92,18 +92,16 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 		return err
 	}
 	defer e.end()
-	var id fence.TopicID
 	var segments []fence.SegmentID
-	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
-		id = t.ID
+	err := e.lookAt(name, func(s *cp.State, t *cp.Topic) {
 		for r := range s.Ranges(name) {
 			for seg := range s.Segments(r.ID) {
 				segments = append(segments, seg.ID)
 			}
 		}
 	})
-	if id.IsZero() {
-		return about(name, -1, cp.ErrNoSuchTopic)
+	if err != nil {
+		return about(name, -1, err)
 	}
 	if err := e.front.DeleteTopic(name); err != nil {
 		return about(name, -1, err)
@@ -134,8 +132,12 @@ func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
 		return nil, err
 	}
 	defer e.end()
+	topics, err := e.topics()
+	if err != nil {
+		return nil, err
+	}
 	var list []TopicInfo
-	for t := range e.topics() {
+	for _, t := range topics {
 		d, err := e.Describe(ctx, t.Name)
 		if errors.Is(err, ErrNoSuchTopic) {
 			continue // deleted meanwhile
@@ -155,9 +157,7 @@ func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error)
 		return d, err
 	}
 	defer e.end()
-	found := false
-	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
-		found = true
+	err := e.lookAt(name, func(s *cp.State, t *cp.Topic) {
 		d.TopicInfo = TopicInfo{Name: t.Name, ID: t.ID.String(), Bits: t.Bits, Policy: t.Policy, Created: time.UnixMilli(t.Created)}
 		for r := range s.Ranges(name) {
 			d.AllRanges = append(d.AllRanges, rangeInfo(s, r))
@@ -166,8 +166,8 @@ func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error)
 			d.Groups = append(d.Groups, g)
 		}
 	})
-	if !found {
-		return d, about(name, -1, cp.ErrNoSuchTopic)
+	if err != nil {
+		return d, about(name, -1, err)
 	}
 	for i := range d.AllRanges {
 		r := &d.AllRanges[i]

@@ -274,13 +274,16 @@ func (e *Engine) findTime(s *cp.Segment, at time.Time) (uint64, bool, error) {
 
 // look calls f with the topic's metadata; ErrNoSuchTopic once it is deleted.
 func (c *Consumer) look(f func(*cp.State) error) error {
-	err := error(cp.ErrNoSuchTopic)
-	c.e.lookAt(c.opts.Topic, func(s *cp.State, t *cp.Topic) {
+	found := error(cp.ErrNoSuchTopic) // or one of the same name made since
+	err := c.e.lookAt(c.opts.Topic, func(s *cp.State, t *cp.Topic) {
 		if t.ID == c.topic {
-			err = f(s)
+			found = f(s)
 		}
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return found
 }
 
 // Poll returns the next records, at most max and all of one range, waiting until
@@ -316,7 +319,10 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 	}
 	c.page = Page{Records: c.page.Records[:0]}
 	for {
-		ids := c.readable()
+		ids, err := c.readable()
+		if err != nil {
+			return Page{}, about(c.opts.Topic, -1, err)
+		}
 		progress := false
 		for range ids {
 			c.turn++
@@ -341,10 +347,10 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 }
 
 // readable lists the unfinished ranges none of whose ancestors is unfinished.
-func (c *Consumer) readable() []fence.RangeID {
+func (c *Consumer) readable() ([]fence.RangeID, error) {
 	if len(c.pos) == 1 {
 		for id := range c.pos {
-			return []fence.RangeID{id}
+			return []fence.RangeID{id}, nil
 		}
 	}
 	var ids []fence.RangeID
@@ -357,11 +363,8 @@ func (c *Consumer) readable() []fence.RangeID {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil
-	}
 	slices.SortFunc(ids, fence.RangeID.Compare)
-	return ids
+	return ids, err
 }
 
 // read takes the next records of one range, or finds that it is finished. moved
@@ -501,13 +504,13 @@ func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, boo
 // empty.
 func (e *Engine) missing(id fence.SegmentID) error {
 	active := false
-	e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
+	err := e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
 		if seg := s.Segment(id); seg == nil || seg.Phase == cp.Active {
 			active = true
 		}
 	})
-	if active {
-		return nil
+	if err != nil || active {
+		return err
 	}
 	return fmt.Errorf("%w: the file of segment %s is not there", ErrDamaged, id)
 }

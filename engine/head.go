@@ -69,7 +69,7 @@ func (e *Engine) openFile(id fence.SegmentID) (*store.Segment, error) {
 func (e *Engine) create(id fence.SegmentID) (*store.Segment, error) {
 	var meta segfile.Meta
 	var heritage *lineage
-	e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
+	err := e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
 		seg, rng := s.Segment(id), s.Range(id.Range)
 		if seg == nil || rng == nil {
 			return
@@ -80,6 +80,9 @@ func (e *Engine) create(id fence.SegmentID) (*store.Segment, error) {
 		}
 		heritage = lineageOf(s, rng, id)
 	})
+	if err != nil {
+		return nil, fmt.Errorf("segment %s: %w", id, err)
+	}
 	if heritage == nil {
 		return nil, fmt.Errorf("segment %s: %w", id, cp.ErrNoSuchSegment)
 	}

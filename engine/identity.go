@@ -188,8 +188,16 @@ func (e *Engine) belongs(d disk.Disk, id *identity) (Stop, error) {
 // one of them is there: it was removed, or is not mounted.
 func (e *Engine) anyFile(d disk.Disk) error {
 	listed, found := 0, false
-	for t := range e.topics() {
-		for _, s := range e.segmentsOf(t.Name) {
+	topics, err := e.topics()
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		segments, err := e.segmentsOf(t.Name)
+		if err != nil {
+			return err
+		}
+		for _, s := range segments {
 			if found {
 				return nil
 			}

@@ -27,34 +27,41 @@ func (e *Engine) readView() (frontend.View, error) {
 	return view, nil
 }
 
-// lookAt calls look with a topic's metadata; not at all if there is no such topic.
-// look keeps nothing but records, which never change.
-func (e *Engine) lookAt(name string, look func(*cp.State, *cp.Topic)) {
+// lookAt calls look with a topic's metadata. look keeps nothing but records, which
+// never change. ErrNoSuchTopic only when the metadata was read and has none.
+func (e *Engine) lookAt(name string, look func(*cp.State, *cp.Topic)) error {
 	v, ok := e.host.Ring().Route(name)
 	if !ok {
-		return
+		return cp.ErrNoVnode
 	}
-	e.host.ReadLocal(v, func(s *cp.State) {
+	found := false
+	err := e.host.ReadLocal(v, func(s *cp.State) {
 		if t := s.Topic(name); t != nil {
+			found = true
 			look(s, t)
 		}
 	})
+	if err == nil && !found {
+		err = cp.ErrNoSuchTopic
+	}
+	return err
 }
 
 // withTopic is lookAt by identity.
-func (e *Engine) withTopic(id fence.TopicID, look func(*cp.State, *cp.Topic)) {
+func (e *Engine) withTopic(id fence.TopicID, look func(*cp.State, *cp.Topic)) error {
+	found := false
 	for v := range e.vnodes() {
-		found := false
-		e.host.ReadLocal(v, func(s *cp.State) {
+		err := e.host.ReadLocal(v, func(s *cp.State) {
 			if t := s.TopicByID(id); t != nil {
 				found = true
 				look(s, t)
 			}
 		})
-		if found {
-			return
+		if err != nil || found {
+			return err
 		}
 	}
+	return cp.ErrNoSuchTopic
 }
 
 // vnodes visits the metadata shards.
@@ -74,13 +81,16 @@ func (e *Engine) home() cp.VnodeID {
 	return id
 }
 
-// topics visits all topics by name.
-func (e *Engine) topics() iter.Seq[*cp.Topic] {
+// topics lists all topics by name.
+func (e *Engine) topics() ([]*cp.Topic, error) {
 	var list []*cp.Topic
 	for v := range e.vnodes() {
-		e.host.ReadLocal(v, func(s *cp.State) {
+		err := e.host.ReadLocal(v, func(s *cp.State) {
 			list = slices.AppendSeq(list, s.Topics())
 		})
+		if err != nil {
+			return nil, err // some are not all
+		}
 	}
 	slices.SortFunc(list, func(a, b *cp.Topic) int {
 		if a.Name < b.Name {
@@ -88,17 +98,17 @@ func (e *Engine) topics() iter.Seq[*cp.Topic] {
 		}
 		return 1
 	})
-	return slices.Values(list)
+	return list, nil
 }
 
 // segmentsOf lists the segments of a topic.
-func (e *Engine) segmentsOf(name string) (list []*cp.Segment) {
-	e.lookAt(name, func(s *cp.State, t *cp.Topic) {
+func (e *Engine) segmentsOf(name string) (list []*cp.Segment, err error) {
+	err = e.lookAt(name, func(s *cp.State, t *cp.Topic) {
 		for r := range s.Ranges(name) {
 			list = slices.AppendSeq(list, s.Segments(r.ID))
 		}
 	})
-	return list
+	return list, err
 }
 
 // rangeOf names a topic's range.

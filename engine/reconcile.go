@@ -38,8 +38,16 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	}
 	known := map[string]bool{} // likewise
 	var open []*cp.Segment
-	for topic := range e.topics() {
-		for _, s := range e.segmentsOf(topic.Name) {
+	topics, err := e.topics()
+	if err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		segments, err := e.segmentsOf(topic.Name)
+		if err != nil {
+			return err
+		}
+		for _, s := range segments {
 			file := segfile.Name(s.ID)
 			known[file] = true
 			if err := foreign[file]; err != nil {
@@ -54,7 +62,7 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	}
 	var records atomic.Uint64
 	var unwritten atomic.Int64
-	err := several(open, func(s *cp.Segment) error {
+	err = several(open, func(s *cp.Segment) error {
 		n, written, err := e.sealLeftOpen(s)
 		records.Add(n)
 		if !written {

@@ -147,9 +147,12 @@ func (e *Engine) discardLost(id fence.SegmentID) error {
 // handOn opens a write head in every range that would take its producers from seg.
 func (e *Engine) handOn(seg *cp.Segment) error {
 	var heirs []fence.RangeID
-	e.withTopic(seg.ID.Range.Topic, func(s *cp.State, t *cp.Topic) {
+	err := e.withTopic(seg.ID.Range.Topic, func(s *cp.State, t *cp.Topic) {
 		heirs = e.heirs(s, seg.ID.Range, seg.ID, nil)
 	})
+	if err != nil && !errors.Is(err, cp.ErrNoSuchTopic) {
+		return err
+	}
 	for _, id := range heirs {
 		if err := e.ensureHead(id); err != nil {
 			return err

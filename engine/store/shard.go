@@ -198,8 +198,9 @@ func (sh *shard) pump(lead bool) {
 		pushed := 0
 		for _, f := range sh.starting {
 			if f.prepare() {
-				if f.op.Err = sh.q.Push(&f.op); f.op.Err != nil {
-					f.idle = true // the disk is closed; depth was checked
+				if err := sh.q.Push(&f.op); err != nil {
+					// The disk is closed: depth was checked. Once Push took it the flush is the queue's.
+					f.op.Err, f.idle = err, true
 					continue
 				}
 				pushed++
