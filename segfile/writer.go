@@ -141,6 +141,23 @@ func (w *Writer) Fence(end fence.End, now int64, fenceID uint64) (fence.Latch, e
 	return latch, nil
 }
 
+// Reader reads the segment that the Writer has fenced, through a file of its own,
+// without reading back what the Writer knows.
+func (w *Writer) Reader() (*Reader, error) {
+	end, fenced := w.latch.End()
+	if !fenced {
+		return nil, fmt.Errorf("%w: %s", ErrOpen, w.file.Name())
+	}
+	f, err := w.d.Open(w.file.Name(), true)
+	if err != nil {
+		return nil, fmt.Errorf("segfile: read a fenced segment: %w", err)
+	}
+	r := &Reader{d: w.d, name: w.file.Name(), f: f, hdr: w.hdr, latch: w.latch, end: end}
+	ft := w.tally.footer(w.hdr.Base, end.Position, nil, Cut{})
+	r.take(&ft)
+	return r, nil
+}
+
 // writeFence makes a footer durable at s.footer and then both latch slots, and
 // answers where the footer ends. A crash before the second write leaves an open
 // file with a footer that nothing leads to.

@@ -84,7 +84,11 @@ func (s *Segment) latch() (fence.End, error) {
 	if _, err := s.writer.Fence(s.writer.End(), s.store.opts.Now().UnixMilli(), s.store.opts.FenceID()); err != nil {
 		return fence.End{}, err
 	}
-	return s.reopen()
+	r, err := s.writer.Reader()
+	if err != nil {
+		return fence.End{}, err
+	}
+	return s.readThrough(r, s.writer.Trim)
 }
 
 // latchFailed fences a copy after a failed write. What the writer remembers
@@ -129,6 +133,12 @@ func (s *Segment) reopen() (fence.End, error) {
 	if err != nil {
 		return fence.End{}, err
 	}
+	return s.readThrough(r, func() error { return segfile.Trim(s.store.disk, s.name) })
+}
+
+// readThrough makes r what the fenced copy is read with, and has its unused blocks
+// given back.
+func (s *Segment) readThrough(r *segfile.Reader, trim func() error) (fence.End, error) {
 	end, ok := r.End()
 	if !ok {
 		return end, errors.Join(fmt.Errorf("%s: the latch written a moment ago is not there", s.name), r.Close())
@@ -140,7 +150,7 @@ func (s *Segment) reopen() (fence.End, error) {
 	s.store.tasks.Go(func() {
 		defer s.unuse()
 		// Off the caller's path: giving blocks back can take long.
-		if err := segfile.Trim(s.store.disk, s.name); err != nil {
+		if err := trim(); err != nil {
 			s.store.log.Warn("cannot give unused blocks back", "file", s.name, "err", err)
 		}
 	})
