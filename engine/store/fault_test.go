@@ -539,7 +539,7 @@ func TestManyAppenders(t *testing.T) {
 		d := newDisk(seed)
 		o := testOptions()
 		o.Shards = 2
-		o.OverlapBytes = 2000
+		o.OverlapBytes = 1
 		s, _ := openStore(t, d, o)
 		const segments, producers, batches = 3, 4, 40
 		var g sync.WaitGroup

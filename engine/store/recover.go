@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -274,9 +275,11 @@ func (s *Store) harden(v *segfile.Verdict) error {
 	defer f.Close()
 	for buf := make([]byte, min(windowBytes, v.End.Position-at)); at < v.End.Position; at += int64(len(buf)) {
 		buf = buf[:min(int64(len(buf)), v.End.Position-at)]
-		if _, err := f.ReadAt(buf, at); err != nil {
+		n, err := f.ReadAt(buf, at)
+		if err != nil && err != io.EOF {
 			return err
 		}
+		clear(buf[n:]) // padding that the end of the file took
 		if err := f.WriteAt(buf, at); err != nil {
 			return err
 		}
