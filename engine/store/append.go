@@ -54,6 +54,10 @@ func (s *Segment) Append(a *Append) error {
 	a.First, a.Last = 0, 0
 
 	sh := s.shard
+	if sh == nil { // recovered
+		end, _ := s.Fenced()
+		return &SealedError{Segment: s.meta.ID, End: end.Offset}
+	}
 	sh.mu.Lock()
 	if err := s.admit(a); err != nil {
 		sh.mu.Unlock()

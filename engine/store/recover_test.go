@@ -572,6 +572,43 @@ func TestProducersOverRestarts(t *testing.T) {
 	}
 }
 
+// What a segment tells of its producers is the caller's: whoever gets it next is told
+// the same. When damage took it, nobody is told that there was nothing.
+func TestProducersAreTheCallersOwn(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 30))
+	d := newDisk(13)
+	s, _ := openStore(t, d, testOptions())
+	p := &source{id: 7}
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	put(t, seg, p.next(rng, 2, 100))
+	end, err := seg.Fence()
+	must(t, err)
+	for i := range uint32(3) { // as when a birth is tried again
+		table, err := seg.Producers()
+		must(t, err)
+		if seq, _, ok := table.Lookup(7, 0); !ok || seq != 2 {
+			t.Fatalf("time %d: the producer stands at %d", i, seq)
+		}
+		next := newSegment(t, s, segID(0, i+1), end.Offset, table)
+		put(t, next, (&source{id: 7, seq: 2, prev: 2}).next(rng, 3, 100))
+	}
+	put(t, newSegment(t, s, segID(1, 0), 0, nil), (&source{id: 9}).next(rng, 1, 100))
+	closeStore(t, s)
+	d = d.Reopen()
+	must(t, d.Rot(segfile.Name(segID(1, 0)), segfile.DataStart+200))
+	s, rec := openStore(t, d.Reopen(), testOptions())
+	if len(rec.Faulty) == 0 {
+		t.Fatalf("%+v", rec)
+	}
+	if table, err := mustSegment(t, s, segID(1, 0)).Producers(); !errors.Is(err, ErrDamaged) || table != nil {
+		t.Fatalf("producers of a damaged start mark: %v, %v", table, err)
+	}
+	var sealed *SealedError
+	if _, err := send(t, mustSegment(t, s, segID(0, 0)), p.next(rng, 1, 10)); !errors.As(err, &sealed) || sealed.End != 2 {
+		t.Fatalf("append on a segment of an earlier process: %v", err)
+	}
+}
+
 // A thousand segments, some left open: one start reads little of each and reports its
 // progress; the next one only opens them. (B16)
 func TestManySegments(t *testing.T) {

@@ -252,13 +252,18 @@ func (s *Store) born(id fence.SegmentID) {
 }
 
 // Producers is what a fenced segment's range knew of its producers at the end of
-// it; the caller's own.
+// it; the caller's own. Where damage took that, it is an ErrDamaged: not to know is
+// not the same as that there is nothing to know.
 func (s *Segment) Producers() (*segfile.ProducerTable, error) {
 	r := s.reader.Load()
 	if r == nil {
 		return nil, s.wrap(errors.New("its producers are not settled before it is fenced"))
 	}
-	return r.Table(), nil
+	t := r.Table()
+	if t == nil {
+		return nil, s.wrap(fmt.Errorf("%w: what it knew of its producers is lost with its start mark, at byte %d", ErrDamaged, segfile.DataStart))
+	}
+	return t.Clone(), nil
 }
 
 func shardOf(r fence.RangeID, n int) int {
