@@ -29,6 +29,9 @@
 //   - Readers see only what is below the commit mark, take no lock against the
 //     writer, and every frame passes record.Verify before a record is shown.
 //   - A segment opened by an earlier process is never appended to again: Open
-//     recovers and fences it (recover.go).
+//     recovers and fences it (recover.go), after it looked at the whole tree and
+//     found nothing that it must not touch.
+//   - On a full file system appends are refused, and retired files are given back;
+//     reads, fences and deletes go on, and appends by themselves.
 //   - A file that nobody knows is set aside, never deleted (quarantine.go).
 package store

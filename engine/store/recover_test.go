@@ -393,6 +393,19 @@ func TestNewerFormatIsLeftAlone(t *testing.T) {
 	}
 }
 
+// Options that mean nothing are refused, and the disk is given back.
+func TestOptionsAreChecked(t *testing.T) {
+	for _, o := range []Options{{Shards: -1}, {Flushes: -1}, {QueueDepth: -2}, {Recoveries: -1}, {QueueBytes: -1}, {SegmentBytes: -1}, {OverlapBytes: -1}, {SpaceEvery: -1}} {
+		d := newDisk(1)
+		if _, _, err := Open(d, o, nil); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+		if _, err := d.List(""); !errors.Is(err, disk.ErrClosed) {
+			t.Errorf("the disk was not closed: %v", err)
+		}
+	}
+}
+
 // A second process is kept out, and does no harm.
 func TestOneProcess(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 30))

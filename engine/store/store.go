@@ -21,7 +21,7 @@ import (
 type Options struct {
 	Shards       int           // append queues; 0 means 1
 	QueueDepth   int           // flushes in flight of one shard; 0 means 64
-	Flushes      int           // flushes in flight of one segment; 0 means 4
+	Flushes      int           // flushes in flight of one segment; 0 means 16
 	OverlapBytes int64         // what must wait before a further flush overlaps; 0 means 64 KiB
 	QueueBytes   int64         // what may wait on one segment; 0 means 32 MiB
 	SegmentBytes int64         // the size segments are prepared for; 0 means 64 MiB
@@ -38,7 +38,7 @@ type Options struct {
 func (o Options) withDefaults() (Options, error) {
 	o.Shards = cmp.Or(o.Shards, 1)
 	o.QueueDepth = cmp.Or(o.QueueDepth, 64)
-	o.Flushes = cmp.Or(o.Flushes, 4)
+	o.Flushes = cmp.Or(o.Flushes, 16)
 	o.OverlapBytes = cmp.Or(o.OverlapBytes, 64<<10)
 	o.QueueBytes = cmp.Or(o.QueueBytes, 32<<20)
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
@@ -56,7 +56,7 @@ func (o Options) withDefaults() (Options, error) {
 		var n atomic.Uint64
 		o.FenceID = func() uint64 { return n.Add(1) }
 	}
-	if o.Shards < 0 || o.Flushes < 0 || o.QueueDepth < 0 || o.QueueBytes < 0 {
+	if min(o.Shards, o.Flushes, o.QueueDepth, o.Recoveries) < 0 || min(o.QueueBytes, o.SegmentBytes, o.OverlapBytes, int64(o.SpaceEvery)) < 0 {
 		return o, fmt.Errorf("store: negative option: %+v", o)
 	}
 	return o, nil
