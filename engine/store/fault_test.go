@@ -53,7 +53,7 @@ func failOneWrite(t *testing.T, seed uint64, fault error) (visible int) {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	d := newDisk(seed)
 	o := testOptions()
-	o.OverlapBytes = 1
+	o.OverlapBytes, o.Flushes = 1, 4
 	s, _ := openStore(t, d, o)
 	seg := newSegment(t, s, segID(0, 0), 0, nil)
 	other := newSegment(t, s, segID(1, 0), 0, nil)

@@ -16,6 +16,10 @@ const (
 	aloneBytes = 32 << 10
 	// The most that small frames are packed into.
 	packBytes = 256 << 10
+	// So many flushes of a segment overlap whatever their size; more only while they
+	// are small: a few large ones keep a device busy, further ones only wait in it.
+	fewFlushes = 4
+	aloftBytes = 4 << 20
 )
 
 // flush is one durable write: one or more frames of one segment.
@@ -27,6 +31,7 @@ type flush struct {
 	stage   []byte    // our own memory when frames were packed
 	end     fence.End // where the segment ends once this is durable
 	frames  int64     // bytes of frames without padding
+	aloft   int64     // bytes of frames, as they were given
 	records uint64
 	idle    bool // nothing to write: duplicates alone; owned by the submitter
 	settled bool // the outcome is known; guarded by the shard's mu
@@ -42,6 +47,8 @@ func (s *Segment) mayStart() bool {
 		return false
 	case n == 0:
 		return true
+	case n >= fewFlushes && s.aloft+int64(len(s.queue.peek().Frame)) > aloftBytes:
+		return false
 	}
 	return s.queued >= s.store.opts.OverlapBytes
 }
@@ -72,6 +79,10 @@ func (s *Segment) take(sh *shard) *flush {
 			}
 		}
 	}
+	for _, a := range f.appends {
+		f.aloft += int64(len(a.Frame))
+	}
+	s.aloft += f.aloft
 	s.flushes.push(f)
 	return f
 }

@@ -33,6 +33,7 @@ type Segment struct {
 	queue   fifo[*Append]
 	queued  int64 // bytes in queue
 	flushes fifo[*flush]
+	aloft   int64     // bytes in flushes
 	end     fence.End // what is durable without a gap
 	drained gate      // released when a fencing segment has nothing in flight
 	latched chan struct{}

@@ -284,6 +284,7 @@ func (f *flush) settle() {
 func (sh *shard) advance(s *Segment) {
 	for s.flushes.len() > 0 && s.flushes.peek().settled {
 		f := s.flushes.pop()
+		s.aloft -= f.aloft
 		sh.inFlight--
 		s.broken = s.broken || f.op.Err != nil
 		for _, a := range f.appends {
