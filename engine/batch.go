@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/engine/store"
@@ -18,8 +19,8 @@ type batch struct {
 	frame     []byte      // set once finished; lies in slab
 	info      record.Head // of frame
 	calls     []call
-	waiters   int           // goroutines in result
-	done      chan struct{} // made for the first waiter that does not lead
+	waiters   atomic.Int32  // goroutines in result, and conclude; the last one out recycles
+	done      chan struct{} // closed with the outcome; made when a second caller joins, or the first asks
 	over      bool          // the outcome is known
 	place     Placement
 	err       error
@@ -145,12 +146,20 @@ func (b *batch) placeOf(at int) Placement {
 	return pl
 }
 
-// leave is called by each waiter once it has seen the outcome, and by the batch's
-// own conclusion; the last one out recycles it.
+// leave is called by each waiter once it has seen the outcome, or given up, and by
+// the batch's own conclusion; the last one out recycles it. mu is held.
 func (b *batch) leave(p *Producer) {
-	b.waiters--
-	if b.over && b.waiters == 0 {
+	if b.waiters.Add(-1) == 0 && b.over {
 		p.recycle(b)
+	}
+}
+
+// leaveOver is leave for one who has seen done closed and does not hold mu.
+func (b *batch) leaveOver(p *Producer) {
+	if b.waiters.Add(-1) == 0 {
+		p.mu.Lock()
+		p.recycle(b)
+		p.mu.Unlock()
 	}
 }
 
@@ -165,7 +174,8 @@ func (p *Producer) recycle(b *batch) {
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	b.lane, b.head, b.slab, b.frame, b.done, b.err, b.req.New = nil, nil, nil, nil, nil, nil, nil
-	b.info, b.plan, b.waiters = record.Head{}, frontend.Dispatch{}, 0
+	b.info, b.plan = record.Head{}, frontend.Dispatch{}
+	b.waiters.Store(0)
 	b.over, b.isPlanned = false, false
 	for _, part := range b.parts {
 		part.leave(p)

@@ -31,11 +31,12 @@ type lane struct {
 	sent    uint64         // the range's last sequence once all that flies has landed
 	landed  uint64         // the last sequence that did land
 
-	sending  bool // somebody is in send
-	finding  bool // a goroutine is in findHead
-	crowd    bool // the last batch carried more than one record
-	lingerOn bool // a timer will close the open batch
-	retired  bool // the range is not active any more
+	sending   bool // somebody is in send
+	finding   bool // a goroutine is in findHead
+	crowd     bool // the last batch carried more than one record
+	gathering bool // somebody lets others join the open batch, and then closes it
+	lingerOn  bool // a timer will close the open batch
+	retired   bool // the range is not active any more
 }
 
 // closeOpen moves the open batch to the waiting ones.
@@ -66,9 +67,14 @@ func (l *lane) pop() *batch {
 // there is to group commit: what arrives while a batch flies gathers, and leaves
 // when that batch lands.
 func (l *lane) settle() {
-	if l.flying == 0 && len(l.waiting) == 0 && len(l.back) == 0 && !l.finding {
+	if l.free() {
 		l.closeOpen()
 	}
+}
+
+// free says whether nothing of the lane is on its way.
+func (l *lane) free() bool {
+	return l.flying == 0 && len(l.waiting) == 0 && len(l.back) == 0 && !l.finding
 }
 
 // send hands waiting batches to the store while the window allows. It is entered
@@ -129,15 +135,17 @@ func (p *Producer) landed(b *batch) {
 	p.mu.Lock()
 	l := b.lane
 	l.flying--
-	callers := b.waiters
+	callers := int(b.waiters.Load())
 	l.answer(b, b.req.Err)
 	if callers > 1 && l.flying == 0 && (l.open == nil || l.open.build.Len() < callers) {
 		// Those that were just answered are likely to come again at once: with them
 		// the next flush carries all, without them it would leave with a straggler and
 		// make them wait for it.
+		l.gathering = true
 		p.mu.Unlock()
 		runtime.Gosched()
 		p.mu.Lock()
+		l.gathering = false
 	}
 	if !l.lingerOn {
 		l.settle()
@@ -190,12 +198,12 @@ func (l *lane) putBack() {
 // conclude tells everybody who waits for b. mu is held, and released around the
 // callbacks, which come in the order of the lane.
 func (p *Producer) conclude(b *batch, place Placement, err error) {
+	b.waiters.Add(1) // keeps it until all here is done, also while mu is released
 	b.over, b.place, b.err = true, place, about(p.name, int64(b.lane.id.Seq), err)
 	if b.done != nil {
 		close(b.done)
 	}
 	n, age := b.records(), b.age
-	b.waiters++ // keeps it while wholes let go of it and while mu is released
 	if b.wholes != nil {
 		n = 0 // counted with the wholes
 		p.concludePart(b)

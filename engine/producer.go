@@ -132,11 +132,23 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 // Produce stores one record and returns when it is durable. When ctx ends first,
 // the record may still be stored.
 func (p *Producer) Produce(ctx context.Context, r Record) (Placement, error) {
-	b, at, err := p.take(ctx, &r, nil)
+	t, err := p.take(ctx, &r, nil)
 	if err != nil {
 		return Placement{}, err
 	}
-	return p.result(ctx, b, at, p.depart(b))
+	if t.gather {
+		t.lead = p.depart(t.b)
+	}
+	return p.result(ctx, t)
+}
+
+// taken is a record that was taken from a caller who waits.
+type taken struct {
+	b      *batch
+	at     int
+	done   chan struct{}  // b's, where others wait as well
+	gather bool           // the caller lets others join, then sends b
+	lead   *store.Segment // the caller handed b to it, and reaps for it
 }
 
 // Append takes one record and returns; done, which may be nil, hears when it is
@@ -147,7 +159,7 @@ func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, er
 	if done == nil {
 		done = func(Placement, error) {}
 	}
-	_, _, err := p.take(ctx, &r, done)
+	_, err := p.take(ctx, &r, done)
 	return err
 }
 
@@ -161,16 +173,15 @@ func (p *Producer) push(l *lane) {
 	l.send(nil)
 }
 
-// take adds r to its lane's open batch and says at which place. With done, the
-// record is on its way; without, the caller is counted as one who waits for the
-// batch.
-func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, error)) (*batch, int, error) {
+// take adds r to its lane's open batch. With done, the record is on its way;
+// without, the caller is counted as one who waits for the batch.
+func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, error)) (taken, error) {
 	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: p.e.stamp(r)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
 		if err := p.ready(ctx); err != nil {
-			return nil, 0, err
+			return taken{}, err
 		}
 		seq := p.seq + 1
 		pos := record.Position(rec.Key)
@@ -182,7 +193,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 		if b == nil {
 			fresh, err := p.freshBatch(ctx, p.opts.BatchBytes)
 			if err != nil {
-				return nil, 0, err
+				return taken{}, err
 			}
 			if l.open == nil && !l.retired && !p.moving {
 				fresh.lane, l.open = l, fresh
@@ -200,25 +211,21 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 			p.pending[b.age]++
 			if done != nil {
 				b.calls = append(b.calls, call{at: b.build.Len() - 1, done: done})
-			} else {
-				b.waiters++
-			}
-			at := b.build.Len() - 1
-			if done != nil {
 				// Nobody waits for b: it may land, and be used again, as soon as it leaves.
 				p.push(l)
+				return taken{}, nil
 			}
-			return b, at, nil
+			return p.join(l, b), nil
 		case errors.Is(err, record.ErrBatchFull):
 			l.closeOpen()
 			l.send(nil)
 			for len(l.waiting) >= p.opts.MaxInFlight && !p.moving {
 				if err := p.wait(ctx); err != nil {
-					return nil, 0, err
+					return taken{}, err
 				}
 			}
 		default:
-			return nil, 0, p.refused(err, p.opts.BatchBytes)
+			return taken{}, p.refused(err, p.opts.BatchBytes)
 		}
 	}
 }
@@ -251,54 +258,81 @@ func (p *Producer) refused(err error, size int) error {
 	return about(p.name, -1, err)
 }
 
-// depart sees to it that b is on its way, or will be when what flies before it
-// has landed, and says whether the caller handed it to the store and should wait
-// at the segment it answers. Callers that were in one batch before get the chance
-// to be in one again.
-func (p *Producer) depart(b *batch) (lead *store.Segment) {
-	l := b.lane
-	p.mu.Lock()
-	if l.crowd && l.open == b && l.flying == 0 {
-		p.mu.Unlock()
-		runtime.Gosched()
-		p.mu.Lock()
+// join counts the caller, whose record is the last of the lane's open batch, as one
+// who waits for it. A caller who finds the lane free sends the batch, at once or,
+// where several came together before, after the others had the chance to join. mu
+// is held, and released while a batch is handed over.
+func (p *Producer) join(l *lane, b *batch) taken {
+	t := taken{b: b, at: b.build.Len() - 1}
+	if b.waiters.Add(1) > 1 && b.done == nil {
+		b.done = make(chan struct{})
 	}
-	if b.lane == l && l.open == b {
-		l.settle()
+	t.done = b.done
+	switch {
+	case l.gathering || !l.free():
+	case p.opts.Linger > 0:
+		l.linger()
+	case l.crowd:
+		l.gathering, t.gather = true, true
+	default:
+		l.closeOpen()
 		if l.send(b) {
-			lead = b.head
+			t.lead = b.head
 		}
 	}
-	p.mu.Unlock()
+	return t
+}
+
+// depart sends b once those who are about to join it have.
+func (p *Producer) depart(b *batch) (lead *store.Segment) {
+	runtime.Gosched()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := b.lane
+	l.gathering = false
+	l.settle()
+	if l.send(b) {
+		lead = b.head
+	}
 	return lead
 }
 
-// result waits for b's outcome. The leader waits in the store, where it may do
-// the reaping itself; the others wait for done.
-func (p *Producer) result(ctx context.Context, b *batch, at int, lead *store.Segment) (Placement, error) {
-	if lead != nil {
-		lead.Wait(&b.req)
-	}
-	p.mu.Lock()
-	if !b.over {
+// result waits for the outcome of a record's batch. The leader waits in the store,
+// where it may do the reaping itself; the others wait for done.
+func (p *Producer) result(ctx context.Context, t taken) (Placement, error) {
+	b := t.b
+	if t.done == nil {
+		if t.lead != nil {
+			t.lead.Wait(&b.req)
+		}
+		p.mu.Lock()
+		if b.over {
+			defer p.mu.Unlock()
+			defer b.leave(p)
+			return b.placeOf(t.at), b.err
+		}
 		if b.done == nil {
 			b.done = make(chan struct{})
 		}
-		done := b.done
+		t.done = b.done
 		p.mu.Unlock()
+	} else if t.lead != nil {
+		t.lead.Wait(&b.req)
+	}
+	if ctx.Done() == nil {
+		<-t.done
+	} else {
 		select {
-		case <-done:
+		case <-t.done:
 		case <-ctx.Done():
 			p.mu.Lock()
 			b.leave(p)
 			p.mu.Unlock()
 			return Placement{}, fmt.Errorf("topic %q: the record may still be stored: %w", p.name, ctx.Err())
 		}
-		p.mu.Lock()
 	}
-	place, err := b.placeOf(at), b.err
-	b.leave(p)
-	p.mu.Unlock()
+	place, err := b.placeOf(t.at), b.err
+	b.leaveOver(p)
 	return place, err
 }
 

@@ -239,7 +239,7 @@ func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
 			if n := len(open.wholes); n == 0 || open.wholes[n-1] != r.whole {
 				if !slices.Contains(open.wholes, r.whole) {
 					open.wholes = append(open.wholes, r.whole)
-					open.waiters++ // until the whole is done with it
+					open.waiters.Add(1) // until the whole is done with it
 					r.whole.parts = append(r.whole.parts, open)
 					r.whole.left++
 				}
