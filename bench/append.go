@@ -47,7 +47,7 @@ const (
 func (w Append) withDefaults() (Append, error) {
 	w.RecordSize = cmp.Or(w.RecordSize, 1024)
 	w.InFlight, w.Workers = cmp.Or(w.InFlight, 1), cmp.Or(w.Workers, 1)
-	w.SegmentBytes = cmp.Or(w.SegmentBytes, 64<<20)
+	w.SegmentBytes = cmp.Or(w.SegmentBytes, 256<<20)
 	w.Seconds = cmp.Or(w.Seconds, 5)
 	switch {
 	case w.RecordSize < keySize+minValue:
@@ -93,13 +93,13 @@ func (w Append) Start(ctx context.Context, dir string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := engine.Options{IO: w.IO, SegmentBytes: w.SegmentBytes}
+	o := engine.Options{IO: w.IO, SegmentBytes: w.SegmentBytes, RawWait: true}
 	if w.RetainBytes > 0 {
 		// Retention has to keep up with the fastest device, and what it frees must
 		// stay ready: a sweep may come after a second's worth of segments.
 		o.Retention = engine.Policy{MaxBytes: engine.Limit(w.RetainBytes)}
 		o.RetainEvery = 20 * time.Millisecond
-		o.PoolBytes = 2*w.RetainBytes + 16*w.SegmentBytes
+		o.PoolBytes = 2*w.RetainBytes + 4*w.SegmentBytes
 	}
 	e, err := engine.Open(dir, o)
 	if err != nil {

@@ -38,7 +38,7 @@ const (
 // writing a little to the open segments until ctx ends or the process is killed.
 // ready is called when all is there.
 func FillForReopen(ctx context.Context, dir, io string, shape Reopen, ready func() error) (err error) {
-	e, err := engine.Open(dir, engine.Options{IO: io})
+	e, err := engine.Open(dir, engine.Options{IO: io, RawWait: true})
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (s *Suite) reopenOnce(ctx context.Context, dir string) (Sample, error) {
 		return Sample{}, err
 	}
 	began := time.Now()
-	e, err := engine.Open(dir, engine.Options{IO: s.IO})
+	e, err := engine.Open(dir, engine.Options{IO: s.IO, RawWait: true})
 	if err != nil {
 		return Sample{}, err
 	}

@@ -28,7 +28,7 @@ type benchFlags struct {
 }
 
 func (a *app) benchAppendCommand() *cobra.Command {
-	f := benchFlags{record: 1024, batch: 1 << 20, segment: 64 << 20, retain: 256 << 20, inFlight: 4, workers: 1, compress: "none"}
+	f := benchFlags{record: 1024, batch: 1 << 20, segment: 256 << 20, retain: 512 << 20, inFlight: 4, workers: 1, compress: "none"}
 	cmd := &cobra.Command{
 		Use:   "append",
 		Short: "Measure appends",

@@ -93,7 +93,7 @@ func (a *app) demoChild(ctx context.Context, file string, lines int64) error {
 }
 
 func demoOptions(io string) engine.Options {
-	return engine.Options{IO: io, SegmentBytes: demoSegment}
+	return engine.Options{IO: io, SegmentBytes: demoSegment, RawWait: true}
 }
 
 // ingest stores a source's lines and splits the topic's ranges while it does.

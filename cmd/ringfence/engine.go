@@ -18,7 +18,7 @@ func (a *app) withEngine(ctx context.Context, create bool, f func(ctx context.Co
 	if err != nil {
 		return err
 	}
-	e, err := engine.Open(dir, engine.Options{IO: a.engine})
+	e, err := engine.Open(dir, engine.Options{IO: a.engine, RawWait: true})
 	if errors.Is(err, engine.ErrLocked) {
 		return fmt.Errorf("%w; stop the program that uses it, or ask it instead", err)
 	}
