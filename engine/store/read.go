@@ -209,7 +209,9 @@ func (sc *Scanner) bytes(n int, end int64) ([]byte, error) {
 	}
 	s := sc.seg
 	if _, closed := s.Fenced(); closed && (sc.ahead != nil || sc.read >= aheadAfter) {
-		if b, ok, err := sc.runAhead(n, end); ok || err != nil {
+		// What was durable a moment ago may be less than the end: the last flush and the
+		// fence came in between.
+		if b, ok, err := sc.runAhead(n, s.durable.Load()); ok || err != nil {
 			return b, err
 		}
 	}
