@@ -54,12 +54,22 @@ type Pool struct {
 	left  bool       // names left the pool since its directory was synced last
 	full  []time.Time
 	dirs  map[fence.TopicID]bool // topic directories whose names are durable
+	lean  Lean
 	stats PoolStats
 
 	step   sync.Mutex // held by Step, also across I/O; guards what follows; before mu
 	making *making
 	paused time.Time // after an error: nothing is made before this
 }
+
+// Lean is what a Pool does without while space is short.
+type Lean uint8
+
+const (
+	Plenty      Lean = iota // nothing
+	NoZeros                 // nothing is made ahead
+	NothingKept             // nor is a retired file kept
+)
 
 type poolFile struct {
 	num  uint64
@@ -140,7 +150,7 @@ func (p *Pool) adopt(n uint64, kind poolKind, size int64) error {
 // keep puts a file into the pool, or on the list of those to remove. The caller
 // holds mu.
 func (p *Pool) keep(f poolFile) {
-	if f.kind == poolDel || f.size < p.o.SegmentBytes/16 || p.bytes+f.size > p.o.MaxBytes {
+	if f.kind == poolDel || p.lean == NothingKept || f.size < p.o.SegmentBytes/16 || p.bytes+f.size > p.o.MaxBytes {
 		p.dead = append(p.dead, poolName(f.num, f.kind))
 		p.poke()
 		return
@@ -433,6 +443,16 @@ func (p *Pool) Shrink(keep int64) error {
 		failed = errors.Join(failed, p.removeOne())
 	}
 	return failed
+}
+
+// Spare tells the pool how short space is. What it holds already stays: see Shrink.
+func (p *Pool) Spare(l Lean) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lean != l {
+		p.lean = l
+		p.poke()
+	}
 }
 
 // Stats says what the pool holds and did.

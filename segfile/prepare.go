@@ -57,7 +57,7 @@ func (p *Pool) Step(now time.Time) (wait time.Duration, err error) {
 	p.step.Lock()
 	defer p.step.Unlock()
 	p.mu.Lock()
-	dead, left := len(p.dead), p.left
+	dead, left, lean := len(p.dead), p.left, p.lean
 	p.left = false
 	p.mu.Unlock()
 	if left {
@@ -67,6 +67,13 @@ func (p *Pool) Step(now time.Time) (wait time.Duration, err error) {
 	}
 	if dead > 0 {
 		return 0, p.removeOne()
+	}
+	if lean != Plenty {
+		if p.making == nil {
+			return -1, nil
+		}
+		p.abandon()
+		return 0, nil
 	}
 	if p.making == nil && !p.needed(now) {
 		return -1, nil

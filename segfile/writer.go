@@ -32,6 +32,10 @@ func (w *Writer) File() disk.File { return w.file }
 // Meta is what the file's header says.
 func (w *Writer) Meta() Meta { return w.hdr.Meta }
 
+// Blocks is how much of the file has taken its space already, in bytes from the
+// start: writes below need no more.
+func (w *Writer) Blocks() int64 { return w.hdr.blocks }
+
 // Position is where the next flush goes.
 func (w *Writer) Position() int64 { return w.pos }
 

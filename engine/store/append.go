@@ -37,6 +37,7 @@ type Append struct {
 
 	head    record.Head
 	trimmed []byte // arena memory of a rebuilt frame
+	grows   int64  // what its file grows by for it
 	gate    gate
 }
 
@@ -67,8 +68,12 @@ func (s *Segment) Append(a *Append) error {
 	s.queue.push(a)
 	s.queued += int64(len(a.Frame))
 	sh.markReady(s)
+	look := s.claim(a)
 	sh.pump(a.Lead)
 	sh.mu.Unlock()
+	if look {
+		s.store.grown()
+	}
 	return nil
 }
 
@@ -87,7 +92,7 @@ func (s *Segment) admit(a *Append) error {
 		return &SealedError{Segment: s.meta.ID, Fencing: true}
 	case s.phase == fenced:
 		return &SealedError{Segment: s.meta.ID, End: s.end.Offset}
-	case s.store.full.Load():
+	case s.store.OutOfSpace():
 		return s.wrap(ErrOutOfSpace)
 	case s.queued+int64(len(a.Frame)) > s.store.opts.QueueBytes && s.queue.len() > 0:
 		return s.wrap(ErrOverloaded)

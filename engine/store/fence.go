@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
@@ -15,6 +16,9 @@ import (
 //
 // A copy that failed is fenced at its last acknowledged record: what the failed
 // writes left behind cannot be proved durable, even where it can be read.
+//
+// Where there is no space for it the answer is an ErrOutOfSpace, the copy takes no
+// more and can be read, and Fence is to be called again once there is space.
 func (s *Segment) Fence() (fence.End, error) {
 	if s.shard == nil {
 		end, _ := s.Fenced()
@@ -34,6 +38,9 @@ func (s *Segment) fence() (fence.End, error) {
 	case fenced:
 		sh.mu.Unlock()
 		return s.end, nil
+	case gone:
+		sh.mu.Unlock()
+		return fence.End{}, fmt.Errorf("%w: %s was deleted", ErrNoSegment, s.meta.ID)
 	case fencing:
 		done := s.latched
 		sh.mu.Unlock()
@@ -51,19 +58,22 @@ func (s *Segment) fence() (fence.End, error) {
 	sh.await(&s.drained)
 
 	end, err := s.latch()
+	if errors.Is(err, disk.ErrNoSpace) {
+		s.fail(err)
+		s.store.shrinkPool()
+		end, err = s.latchFailed(true)
+	}
+	if err != nil {
+		s.fail(err)
+		if !errors.Is(err, ErrDamaged) {
+			err = storageError(err)
+		}
+		err = s.wrap(err)
+	}
 	sh.mu.Lock()
 	if err != nil {
 		// No answer was given, and a later call tries again; the copy takes no more.
 		s.phase = open
-		s.store.noteSpace(err)
-		if !errors.Is(err, ErrDamaged) {
-			err = storageError(err)
-		}
-		if s.failed == nil {
-			s.failed = err
-			s.store.count.failures.Add(1)
-		}
-		err = s.wrap(err)
 	} else {
 		s.phase, s.end = fenced, end
 		s.durable.Store(end.Position)
@@ -76,10 +86,24 @@ func (s *Segment) fence() (fence.End, error) {
 	return end, err
 }
 
+// fail notes that a write of the fence failed: nothing but a fence is written to the
+// copy any more.
+func (s *Segment) fail(err error) {
+	s.shard.mu.Lock()
+	defer s.shard.mu.Unlock()
+	s.store.noteSpace(err)
+	if s.failed == nil {
+		if s.failed = err; !errors.Is(err, ErrDamaged) {
+			s.failed = storageError(err)
+		}
+		s.store.count.failures.Add(1)
+	}
+}
+
 // latch writes footer and latch. The segment is drained: nobody else has the writer.
 func (s *Segment) latch() (fence.End, error) {
 	if s.failed != nil {
-		return s.latchFailed()
+		return s.latchFailed(false)
 	}
 	if _, err := s.writer.Fence(s.writer.End(), s.store.opts.Now().UnixMilli(), s.store.opts.FenceID()); err != nil {
 		return fence.End{}, err
@@ -92,8 +116,10 @@ func (s *Segment) latch() (fence.End, error) {
 }
 
 // latchFailed fences a copy after a failed write. What the writer remembers
-// includes the failed flushes, so index and producers come from the disk.
-func (s *Segment) latchFailed() (fence.End, error) {
+// includes the failed flushes, so index and producers come from the disk. Where space
+// is short, what failed writes left gives its own back first; what an earlier process
+// left is kept.
+func (s *Segment) latchFailed(short bool) (fence.End, error) {
 	v, err := s.recovered()
 	if err == nil && v.Latch.State() == fence.Open && v.End.Offset > s.end.Offset {
 		// A record that a failed write left here would be a repeat when its producer
@@ -103,11 +129,22 @@ func (s *Segment) latchFailed() (fence.End, error) {
 			v, err = s.recovered()
 		}
 	}
+	if err == nil && v.Latch.State() == fence.Open && short && s.writer != nil {
+		if err = s.writer.File().Truncate(s.end.Position); err == nil {
+			v, err = s.recovered()
+		}
+	}
 	if err != nil {
 		return fence.End{}, err
 	}
 	if v.End != s.end {
 		return fence.End{}, fmt.Errorf("%w: the disk holds offsets up to %d, and %d were acknowledged: %s", ErrDamaged, v.End.Offset, s.end.Offset, v.Why)
+	}
+	if s.writer == nil && !s.hardened {
+		if err := s.store.harden(v); err != nil {
+			return fence.End{}, err
+		}
+		s.hardened = true
 	}
 	if _, err := v.Fence(s.store.opts.Now().UnixMilli(), s.store.opts.FenceID()); err != nil {
 		return fence.End{}, err
@@ -171,6 +208,12 @@ func (s *Segment) retire() error {
 	if err == nil {
 		err = s.store.pool.Recycle(s.name)
 	}
+	if errors.Is(err, disk.ErrNoSpace) { // for its new name: it goes at once
+		err = s.store.disk.Remove(s.name)
+		if err == nil {
+			err = s.store.disk.SyncDir(path.Dir(s.name))
+		}
+	}
 	if err != nil {
 		return s.wrap(err)
 	}
@@ -179,8 +222,12 @@ func (s *Segment) retire() error {
 
 func (s *Segment) close() error {
 	var errs []error
-	if r := s.reader.Load(); r != nil {
+	r := s.reader.Load()
+	if r != nil {
 		errs = append(errs, r.Close())
+	}
+	if s.left != nil && s.left != r {
+		errs = append(errs, s.left.Close())
 	}
 	if s.writer != nil {
 		errs = append(errs, s.writer.Close())

@@ -43,15 +43,15 @@ func (s *Store) asideName(name string) (string, error) {
 	return quarantineDir + "/" + to, nil
 }
 
-// SetAsideSegment does so with a fenced segment that no metadata lists and nobody
-// reads.
+// SetAsideSegment does so with a segment that takes no more, that no metadata lists and
+// that nobody reads.
 func (s *Store) SetAsideSegment(id fence.SegmentID) (string, error) {
 	seg, err := s.Segment(id)
 	if err != nil {
 		return "", err
 	}
-	if _, ok := seg.Fenced(); !ok {
-		return "", seg.wrap(errors.New("only a fenced segment can be set aside"))
+	if !seg.letGo() {
+		return "", seg.wrap(errors.New("only a segment that takes no more can be set aside"))
 	}
 	if err := seg.leave(); err != nil {
 		return "", err

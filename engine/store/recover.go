@@ -17,6 +17,7 @@ import (
 type Recovery struct {
 	Fenced    int        // closed before: nothing to do
 	Recovered []Verdict  // left open by an earlier process, now fenced
+	Unfenced  []Verdict  // likewise, and there was no space for the fence: Segment.Fence tries again
 	Damaged   []FileNote // served to nobody as if complete
 	Faulty    []FileNote // among Fenced and Recovered: readable, but not every byte is as it should be
 	Unknown   []FileNote // to be set aside (SetAside)
@@ -138,7 +139,12 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	case o.unknown != nil:
 		rec.Unknown = append(rec.Unknown, *o.unknown)
 	case o.open != nil:
-		rec.Recovered = append(rec.Recovered, Verdict{ID: o.seg.meta.ID, End: o.seg.end, Verdict: o.open})
+		v := Verdict{ID: o.seg.meta.ID, End: o.seg.end, Verdict: o.open}
+		if o.seg.LeftOpen() {
+			rec.Unfenced = append(rec.Unfenced, v)
+		} else {
+			rec.Recovered = append(rec.Recovered, v)
+		}
 	default:
 		rec.Fenced++
 	}
@@ -240,13 +246,22 @@ func (s *Store) mend(o *outcome) error {
 	return errors.Join(ferr, old.close())
 }
 
-// fenceLeftOpen fences a segment that an earlier process left open.
+// fenceLeftOpen fences a segment that an earlier process left open. Without space for
+// that it stays open and takes nothing; what is in it can be read.
 func (s *Store) fenceLeftOpen(o *outcome) error {
 	v := o.open
-	if err := s.harden(v); err != nil {
-		return fmt.Errorf("make %s durable: %w", v.Name, storageError(err))
+	hardened, err := s.closeOff(v)
+	if errors.Is(err, disk.ErrNoSpace) {
+		s.shrinkPool()
+		hardened, err = s.closeOff(v)
 	}
-	if _, err := v.Fence(s.opts.Now().UnixMilli(), s.opts.FenceID()); err != nil {
+	if errors.Is(err, disk.ErrNoSpace) {
+		s.log.Error("no space to fence a segment that was left open: it is closed once there is some", "file", v.Name, "err", err)
+		s.noteSpace(err)
+		o.seg, err = s.adoptOpen(v, hardened, err)
+		return err
+	}
+	if err != nil {
 		return fmt.Errorf("fence %s: %w", v.Name, storageError(err))
 	}
 	r, err := segfile.OpenReader(s.disk, v.Name)
@@ -258,6 +273,15 @@ func (s *Store) fenceLeftOpen(o *outcome) error {
 		return f.Byte > 0 && f.Byte < segfile.DataStart // a latch slot: written now
 	})
 	return nil
+}
+
+// closeOff hardens and fences, and says whether it came through the first.
+func (s *Store) closeOff(v *segfile.Verdict) (hardened bool, err error) {
+	if err := s.harden(v); err != nil {
+		return false, err
+	}
+	_, err = v.Fence(s.opts.Now().UnixMilli(), s.opts.FenceID())
+	return true, err
 }
 
 // harden writes the last flushes of a file again, as they are: recovery read them,
@@ -287,7 +311,26 @@ func (s *Store) harden(v *segfile.Verdict) error {
 	return nil
 }
 
-// adopt makes a Segment of a fenced file.
+// adoptOpen makes a Segment of a recovered file that cannot be fenced, which is why.
+// What is shown of it may not go again: where that could not be written once more, it
+// is synced.
+func (s *Store) adoptOpen(v *segfile.Verdict, hardened bool, why error) (*Segment, error) {
+	r, err := v.Open()
+	if err != nil {
+		return nil, err
+	}
+	if !hardened {
+		if err := r.File().Sync(); err != nil {
+			return nil, errors.Join(fmt.Errorf("sync %s: %w", v.Name, storageError(err)), r.Close())
+		}
+	}
+	seg := s.adopt(r, v.Name)
+	seg.phase, seg.left, seg.failed, seg.hardened = open, r, storageError(why), hardened
+	seg.shard = s.shards[shardOf(seg.meta.ID.Range, len(s.shards))]
+	return seg, nil
+}
+
+// adopt makes a Segment of a file that r reads.
 func (s *Store) adopt(r *segfile.Reader, name string) *Segment {
 	meta := r.Meta()
 	end, _ := r.End()

@@ -490,7 +490,7 @@ func TestStartThatFails(t *testing.T) {
 }
 
 // D05: a start on a full disk takes the space it needs for fences from the pool; if
-// that is not enough it says what to do, and the next one works.
+// that is not enough, what was left open stays open until there is space.
 func TestStartOnAFullDisk(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 30))
 	for _, pooled := range []bool{true, false} {
@@ -514,18 +514,23 @@ func TestStartOnAFullDisk(t *testing.T) {
 		d = d.Reopen()
 		d.SetCapacity(int64(total - free))
 		s, rec, err := Open(d.Reopen(), testOptions(), nil)
+		must(t, err)
+		seg := mustSegment(t, s, segID(0, 0))
+		holds(t, seg, b)
+		if _, fenced := seg.Fenced(); fenced != pooled || seg.LeftOpen() == pooled || len(rec.Unfenced) == len(rec.Recovered) {
+			t.Fatalf("pooled %v: fenced %v, %+v", pooled, fenced, rec)
+		}
 		if !pooled {
-			if !errors.Is(err, ErrOutOfSpace) {
-				t.Fatalf("start on a full disk: %v", err)
+			if _, err := seg.Fence(); !errors.Is(err, ErrOutOfSpace) {
+				t.Fatalf("fence on a full disk: %v", err)
 			}
 			d.SetCapacity(1 << 30)
-			s, rec, err = Open(d.Reopen(), testOptions(), nil)
+			if end, err := seg.Fence(); err != nil || end.Offset != 3 {
+				t.Fatalf("fence with space: %+v %v", end, err)
+			}
+			holds(t, seg, b)
+			sound(t, d, seg.File())
 		}
-		must(t, err)
-		if len(rec.Recovered) != 1 {
-			t.Fatalf("%+v", rec)
-		}
-		holds(t, mustSegment(t, s, segID(0, 0)), b)
 		closeStore(t, s)
 	}
 }

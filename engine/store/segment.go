@@ -16,6 +16,7 @@ const (
 	open    phase = iota // takes appends
 	fencing              // takes no more; what was taken is on its way
 	fenced               // latched; read through reader
+	gone                 // deleted before it was fenced
 )
 
 // Segment is one copy of one segment. Its methods are safe for concurrent use.
@@ -32,6 +33,8 @@ type Segment struct {
 	broken  bool  // it was the one due next: nothing more becomes durable
 	queue   fifo[*Append]
 	queued  int64 // bytes in queue
+	claimed int64 // where the file ends with all that was accepted, at most
+	blocks  int64 // where it ended when it was made; set once
 	flushes fifo[*flush]
 	aloft   int64     // bytes in flushes
 	end     fence.End // what is durable without a gap
@@ -39,12 +42,14 @@ type Segment struct {
 	latched chan struct{}
 
 	// owned by the submitter; by the fencer once drained
-	writer *segfile.Writer
+	writer   *segfile.Writer // nil once recovered from disk
+	hardened bool            // what was recovered is durable, or was written here
 
 	// stored under mu, read by anyone
 	commit  atomic.Uint64 // the commit mark
 	durable atomic.Int64  // the position behind it
-	reader  atomic.Pointer[segfile.Reader]
+	reader  atomic.Pointer[segfile.Reader] // nil while writer's
+	left    *segfile.Reader                // of a file that an earlier process left open; set once
 	uses    uses
 	tail    tail
 	watch   *Watch // the topic's
@@ -85,6 +90,28 @@ func (s *Segment) Writable() bool {
 	s.shard.mu.Lock()
 	defer s.shard.mu.Unlock()
 	return s.phase == open && s.failed == nil
+}
+
+// LeftOpen says whether an earlier process left the segment open and it could not be
+// fenced yet, for lack of space. It is read as it is, and takes no appends; Fence
+// closes it once there is space.
+func (s *Segment) LeftOpen() bool {
+	_, done := s.Fenced()
+	return s.left != nil && !done
+}
+
+// letGo says whether the segment takes no more for good, so that it may be deleted;
+// if that is not because of a fence, there will be none any more.
+func (s *Segment) letGo() bool {
+	if s.shard == nil {
+		return true
+	}
+	s.shard.mu.Lock()
+	defer s.shard.mu.Unlock()
+	if s.phase == open && s.failed != nil && s.queue.len() == 0 && s.flushes.len() == 0 {
+		s.phase = gone
+	}
+	return s.phase == fenced || s.phase == gone
 }
 
 // Bytes is the sum of the durable frames' lengths.

@@ -153,6 +153,8 @@ type shard struct {
 	acks       []*Append  // to be answered, in order
 	moved      []*Segment // commit mark moved since the last delivery
 	spare      []*flush   // flushes to use again
+	owed       int64      // what files will grow by for appends that are not answered
+	grown      int64      // and have for those since the last look at the space
 
 	starting []*flush   // owned by the submitter
 	finished []*flush   // owned by the reaper: what Done left for settle
@@ -295,7 +297,7 @@ func (sh *shard) advance(s *Segment) {
 			if s.broken && a.Err == nil {
 				a.Err = s.wrap(s.failed)
 			}
-			sh.acks = append(sh.acks, a)
+			sh.due(a)
 		}
 		if !s.broken {
 			s.commitTo(f)
@@ -305,6 +307,9 @@ func (sh *shard) advance(s *Segment) {
 	}
 	if s.failed != nil && s.flushes.len() == 0 {
 		sh.giveUp(s)
+	}
+	if s.queue.len() == 0 && s.flushes.len() == 0 {
+		s.claimed = s.end.Position
 	}
 	if s.queue.len() > 0 {
 		sh.markReady(s)
@@ -345,8 +350,14 @@ func (sh *shard) giveUp(s *Segment) {
 	for s.queue.len() > 0 {
 		a := s.dequeue()
 		a.Err = s.wrap(s.failed)
-		sh.acks = append(sh.acks, a)
+		sh.due(a)
 	}
+}
+
+// due queues the answer to a. mu is held.
+func (sh *shard) due(a *Append) {
+	sh.owed -= a.grows
+	sh.acks = append(sh.acks, a)
 }
 
 // spareFlush returns a flush to fill. mu is held.

@@ -73,7 +73,10 @@ type Store struct {
 	count  counters
 
 	full     atomic.Bool   // the file system is nearly full: appends are refused
-	tight    chan struct{} // a write found no space: the pool is to shrink; holds one
+	told     atomic.Bool   // the log says so
+	doubt    atomic.Bool   // a write found no space though there seemed to be some: a quota, perhaps
+	tight    chan struct{} // the pool is to shrink; holds one
+	looking  sync.Mutex    // one look at the space at a time; before a shard's mu
 	life     sync.RWMutex  // held for reading by what Close waits for; outermost, also across I/O
 	closed   bool          // guarded by life
 	quit     chan struct{}
@@ -203,18 +206,28 @@ func (s *Store) Watch(topic fence.TopicID) *Watch {
 // producers (Segment.Producers), nil for nothing, and belongs to the store from
 // then on. Create returns once the file and its name are durable.
 func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
+	if s.OutOfSpace() {
+		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", ErrOutOfSpace, meta.ID, meta.Topic)
+	}
+	return s.CreateFromReserve(ctx, meta, table)
+}
+
+// CreateFromReserve is Create that goes on below the reserve: for a segment that is
+// not wanted for appends but for others to be closed or deleted.
+func (s *Store) CreateFromReserve(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
 	defer s.leave()
-	if s.full.Load() {
-		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", ErrOutOfSpace, meta.ID, meta.Topic)
-	}
 	if err := s.bear(meta.ID); err != nil {
 		return nil, err
 	}
 	defer s.born(meta.ID)
 	w, err := s.pool.Create(ctx, meta, table)
+	if errors.Is(err, disk.ErrNoSpace) {
+		s.shrinkPool()
+		w, err = s.pool.Create(ctx, meta, table)
+	}
 	if err != nil {
 		s.noteSpace(err)
 		return nil, fmt.Errorf("create segment %s of topic %q: %w", meta.ID, meta.Topic, storageError(err))
@@ -223,7 +236,7 @@ func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.Pr
 		store: s, meta: meta, name: segfile.Name(meta.ID), writer: w,
 		shard: s.shards[shardOf(meta.ID.Range, len(s.shards))],
 		watch: s.Watch(meta.ID.Range.Topic),
-		end:   w.End(),
+		end:   w.End(), claimed: w.Position(), blocks: w.Blocks(),
 	}
 	seg.commit.Store(meta.Base)
 	seg.durable.Store(w.Position())
@@ -256,7 +269,7 @@ func (s *Store) born(id fence.SegmentID) {
 // not the same as that there is nothing to know.
 func (s *Segment) Producers() (*segfile.ProducerTable, error) {
 	r := s.reader.Load()
-	if r == nil {
+	if r == nil || r.Latch().State() == fence.Open {
 		return nil, s.wrap(errors.New("its producers are not settled before it is fenced"))
 	}
 	t := r.Table()
@@ -274,8 +287,9 @@ func shardOf(r fence.RangeID, n int) int {
 	return int(h) % n
 }
 
-// Delete removes a fenced segment. Its file is kept for use again, or unlinked
-// behind the caller's back.
+// Delete removes a segment that is fenced, or that took no more because a write to it
+// failed: without space it cannot be fenced, and deleting it makes some. Its file is
+// kept for use again, or unlinked behind the caller's back.
 func (s *Store) Delete(id fence.SegmentID) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -285,8 +299,8 @@ func (s *Store) Delete(id fence.SegmentID) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := seg.Fenced(); !ok {
-		return seg.wrap(errors.New("only a fenced segment can be deleted"))
+	if !seg.letGo() {
+		return seg.wrap(errors.New("only a segment that takes no more can be deleted"))
 	}
 	s.mu.Lock()
 	delete(s.segments, id)
@@ -341,66 +355,6 @@ func (s *Store) release() error {
 	}
 	return errors.Join(append(errs, s.disk.Close())...)
 }
-
-// watchSpace keeps full up to date.
-func (s *Store) watchSpace() {
-	t := time.NewTicker(s.opts.SpaceEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-s.quit:
-			return
-		case <-t.C:
-			s.lookAtSpace()
-		case <-s.tight:
-			s.shrinkPool()
-		}
-	}
-}
-
-// noteSpace hears of a failed write. When it was for lack of space, appends are
-// refused until the next look, so that one copy fails and not one after another.
-func (s *Store) noteSpace(err error) {
-	if !errors.Is(err, disk.ErrNoSpace) {
-		return
-	}
-	s.full.Store(true)
-	select {
-	case s.tight <- struct{}{}:
-	default:
-	}
-}
-
-// shrinkPool gives the space of retired files back: on a full file system it is
-// worth more than faster writes.
-func (s *Store) shrinkPool() {
-	if err := s.pool.Shrink(0); err != nil {
-		s.log.Warn("cannot shrink the segment pool", "err", err)
-	}
-}
-
-func (s *Store) lookAtSpace() {
-	_, free, err := s.disk.Space()
-	if err == nil && free < s.opts.ReserveBytes {
-		s.shrinkPool()
-		_, free, err = s.disk.Space()
-	}
-	if err != nil {
-		s.log.Warn("cannot read the free space", "err", err)
-		return
-	}
-	full := free < s.opts.ReserveBytes
-	if full != s.full.Swap(full) {
-		if full {
-			s.log.Error("file system nearly full: appends are refused until space returns", "free", free, "reserve", s.opts.ReserveBytes)
-		} else {
-			s.log.Info("space returned: appends are taken again", "free", free)
-		}
-	}
-}
-
-// OutOfSpace says whether appends are refused for lack of space.
-func (s *Store) OutOfSpace() bool { return s.full.Load() }
 
 // Stats are counts since Open.
 type Stats struct {
