@@ -25,6 +25,7 @@ type Scanner struct {
 	file disk.File // nil until the first read
 	next uint64    // the first offset still wanted
 	pos  int64     // where in the file the next frame is looked for
+	due  int64     // where it was expected, before what looked like padding
 	read int64     // bytes consumed in sequence
 
 	// The window: win holds the file from winPos on.
@@ -82,6 +83,9 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 		}
 		end := s.durable.Load()
 		if sc.pos >= end {
+			if sc.pastHole(sc.due) {
+				continue
+			}
 			return nil, sc.damaged(sc.pos, fmt.Errorf("the records end here, before offset %d", commit))
 		}
 		b, err := sc.bytes(record.HeaderSize, end)
@@ -89,12 +93,13 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 			return nil, err
 		}
 		if in := sc.pos % disk.Block; isPadding(b) && in != 0 {
+			sc.due = sc.pos
 			sc.skip(disk.Block - in)
 			continue
 		}
 		head, err := record.ParseHead(b, s.meta.Salt)
 		if err != nil {
-			if sc.pastHole() {
+			if sc.pastHole(sc.pos) {
 				continue
 			}
 			return nil, sc.damaged(sc.pos, err)
@@ -103,22 +108,22 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 		if sc.pos+int64(head.FrameLen) > end {
 			return nil, sc.damaged(sc.pos, fmt.Errorf("a frame of %d bytes reaches beyond byte %d", head.FrameLen, end))
 		}
-		if head.Base+uint64(head.Count) <= sc.next || head.Count == 0 {
-			if err := sc.order(head); err != nil {
-				return nil, err
+		if err := sc.order(head); err != nil {
+			if sc.pastHole(sc.due) || sc.pastHole(sc.pos) {
+				continue
 			}
+			return nil, err
+		}
+		if head.Base+uint64(head.Count) <= sc.next || head.Count == 0 {
 			sc.skip(size)
 			continue
-		}
-		if err := sc.order(head); err != nil {
-			return nil, err
 		}
 		if b, err = sc.bytes(int(head.FrameLen), end); err != nil {
 			return nil, err
 		}
 		batch, err := record.Verify(b[:head.FrameLen], s.meta.Salt, &sc.work)
 		if err != nil {
-			if sc.pastHole() {
+			if sc.pastHole(sc.pos) {
 				continue
 			}
 			return nil, sc.damaged(sc.pos, err)
@@ -141,9 +146,10 @@ func (sc *Scanner) Skipped() (Skipped, bool) {
 	return s, s.Offsets > 0
 }
 
-// pastHole moves past the damage at the scanner's position if no record is in it or
-// its loss was accepted (ringfence segment accept-loss), and says whether it did.
-func (sc *Scanner) pastHole() bool {
+// pastHole moves past the damage that begins at or before a position if no record is
+// in it or its loss was accepted (ringfence segment accept-loss), and says whether it
+// did.
+func (sc *Scanner) pastHole(at int64) bool {
 	r := sc.seg.reader.Load()
 	if r == nil {
 		return false
@@ -153,9 +159,11 @@ func (sc *Scanner) pastHole() bool {
 		return false // unknown is not accepted
 	}
 	for _, h := range holes {
-		if !h.Accepted && h.Records > 0 || sc.pos < h.Position || sc.pos >= h.Position+h.Length {
+		to := h.Position + h.Length
+		if !h.Accepted && h.Records > 0 || at < h.Position || at >= to {
 			continue
 		}
+		moved := to > sc.pos || h.Offset+h.Records > sc.next
 		if end := h.Offset + h.Records; sc.next < end {
 			if sc.lost.From+sc.lost.Offsets != sc.next {
 				sc.lost = Skipped{From: sc.next} // else right behind another hole
@@ -163,8 +171,8 @@ func (sc *Scanner) pastHole() bool {
 			sc.lost.Offsets += end - sc.next
 			sc.next = end
 		}
-		sc.skip(h.Position + h.Length - sc.pos)
-		return true
+		sc.skip(max(to-sc.pos, 0))
+		return moved
 	}
 	return false
 }

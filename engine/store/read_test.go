@@ -101,6 +101,15 @@ func TestReadersStopAtTheCommitMark(t *testing.T) {
 				t.Fatalf("tailing %v: %d reads", tailing, n)
 			}
 		}
+		if snap := seg.tail.snap.Load(); snap != nil {
+			n := 0
+			for _, c := range *snap {
+				n += len(c.data)
+			}
+			if n > tailBytes || n < tailBytes/2 {
+				t.Fatalf("the tail keeps %d bytes", n)
+			}
+		}
 		if tailing { // one that comes late finds the beginning on disk
 			late, err := seg.Scan(0)
 			must(t, err)
@@ -540,6 +549,61 @@ func TestHoles(t *testing.T) {
 			}
 			closeStore(t, s)
 		}
+	}
+}
+
+// A frame in the middle of a flush whose start is zeros looks like the flush's
+// padding: what follows tells that it was none.
+func TestZerosInsideAFlush(t *testing.T) {
+	for _, victim := range []int{0, 1, 4, 11, 12} {
+		rng := rand.New(rand.NewPCG(uint64(victim), 24))
+		d := newDisk(1)
+		s, _ := openStore(t, d, testOptions())
+		seg := newSegment(t, s, segID(0, 0), 0, nil)
+		p := &source{id: 7}
+		hold := d.Hold(appendWrite)
+		var all []*flying
+		for range 14 { // one alone, then a dozen in one flush, and one alone
+			if len(all) == 13 {
+				hold.Release()
+				for _, f := range all {
+					f.wait(t)
+					must(t, f.Err)
+				}
+			}
+			f, err := send(t, seg, p.next(rng, 1, 700))
+			must(t, err)
+			all = append(all, f)
+		}
+		all[13].wait(t)
+		if n := s.Stats().Flushes; n != 3 {
+			t.Fatalf("%d flushes", n)
+		}
+		if _, err := seg.Fence(); err != nil {
+			t.Fatal(err)
+		}
+		closeStore(t, s)
+		d = d.Reopen()
+		image := contents(t, d, seg.File())
+		at := int64(bytes.Index(image, all[victim].b.values[0]))
+		for at -= at % 64; string(image[at:at+4]) != "RFrm"; at -= 64 {
+		}
+		clear(image[at : at+64])
+		write(t, d, seg.File(), image)
+		s, _ = openStore(t, d.Reopen(), testOptions())
+		seg = mustSegment(t, s, segID(0, 0))
+		items, err := readSegment(seg, 0)
+		if !errors.Is(err, ErrDamaged) || len(items) != victim {
+			t.Fatalf("frame %d, byte %d: %d records, %v", victim, at, len(items), err)
+		}
+		if _, err := segfile.AcceptLoss(d, seg.File()); err != nil {
+			t.Fatal(err)
+		}
+		rest, lost := readOver(t, seg)
+		if len(rest)+int(lost) != 14 || lost == 0 {
+			t.Fatalf("frame %d: %d records read, %d skipped", victim, len(rest), lost)
+		}
+		closeStore(t, s)
 	}
 }
 

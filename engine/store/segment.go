@@ -46,8 +46,8 @@ type Segment struct {
 	hardened bool            // what was recovered is durable, or was written here
 
 	// stored under mu, read by anyone
-	commit  atomic.Uint64 // the commit mark
-	durable atomic.Int64  // the position behind it
+	commit  atomic.Uint64                  // the commit mark
+	durable atomic.Int64                   // the position behind it
 	reader  atomic.Pointer[segfile.Reader] // nil while writer's
 	left    *segfile.Reader                // of a file that an earlier process left open; set once
 	uses    uses
