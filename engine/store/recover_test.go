@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -509,11 +510,19 @@ func TestStartOnAFullDisk(t *testing.T) {
 			must(t, s.Delete(old.ID()))
 		}
 		closeStore(t, s)
-		total, free, err := d.Reopen().Space()
-		must(t, err)
 		d = d.Reopen()
+		if !pooled { // what a crash left of a look at the space
+			f, err := d.Create(probeName)
+			must(t, err)
+			must(t, f.Close())
+		}
+		total, free, err := d.Space()
+		must(t, err)
 		d.SetCapacity(int64(total - free))
 		s, rec, err := Open(d.Reopen(), testOptions(), nil)
+		if _, perr := d.Open(probeName, true); !errors.Is(perr, fs.ErrNotExist) {
+			t.Fatalf("the probe is still there: %v", perr)
+		}
 		must(t, err)
 		seg := mustSegment(t, s, segID(0, 0))
 		holds(t, seg, b)

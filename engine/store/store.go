@@ -130,6 +130,9 @@ func (s *Store) prepare() error {
 		}
 		return err
 	}
+	if err := s.dropProbe(); err != nil {
+		return err // a crash left it, with the space it took
+	}
 	for _, dir := range []string{segfile.TopicsDir, quarantineDir} {
 		if err := s.disk.Mkdir(dir); err != nil {
 			return fmt.Errorf("store: make %s: %w", dir, err)
