@@ -242,6 +242,20 @@ func (w *world) step() {
 	}
 }
 
+// fill leaves little space on the disk, or gives it back.
+func (w *world) fill(full bool) {
+	if !full {
+		w.d.SetCapacity(1 << 40)
+		return
+	}
+	total, free, err := w.d.Space()
+	if err != nil {
+		return // the power is cut
+	}
+	w.d.SetCapacity(int64(total-free) + int64(w.rng.IntN(40))*4096)
+	w.seen["filled"]++
+}
+
 // end is the machine's or the process's: what was answered until now counts.
 func (w *world) end() (killed bool) {
 	for _, r := range w.ranges {
@@ -302,6 +316,19 @@ func (w *world) reopened(killed bool) {
 	rec := w.open()
 	for _, v := range rec.Recovered {
 		w.seen[v.Verdict.State.String()]++
+	}
+	w.fill(false)
+	w.s.lookAtSpace()
+	for _, v := range rec.Unfenced { // there was no space for the fence
+		w.seen["left open"]++
+		seg, err := w.s.Segment(v.ID)
+		must(w.t, err)
+		items, err := readSegment(seg, seg.Base())
+		must(w.t, err)
+		contiguous(w.t, items, seg.Base(), v.End.Offset)
+		if end, err := seg.Fence(); err != nil || end != v.End {
+			w.t.Fatalf("%v was left open at %+v and is fenced at %+v: %v", v.ID, v.End, end, err)
+		}
 	}
 	if len(rec.Damaged)+len(rec.Unknown)+len(rec.Faulty) > 0 {
 		w.t.Fatalf("recovery: damaged %v, unknown %v, faulty %v", rec.Damaged, rec.Unknown, rec.Faulty)
@@ -436,6 +463,13 @@ func TestPowerCuts(t *testing.T) {
 					w.d.CutAfter(w.rng.IntN(60))
 				}
 				for range 10 + w.rng.IntN(60) {
+					switch w.rng.IntN(60) {
+					case 0:
+						w.fill(true)
+					case 1:
+						w.fill(false)
+						w.s.lookAtSpace()
+					}
 					w.step()
 					if fault != nil && fault.ErrorCount() > 0 {
 						w.s.full.Store(false) // the test does not wait for the next look
@@ -467,7 +501,7 @@ func TestPowerCuts(t *testing.T) {
 			break
 		}
 	}
-	for _, what := range []string{"cut", "kill", "fault", "repeat", "refused", "torn", "clean", "deleted", "birth failed", "fence failed"} {
+	for _, what := range []string{"cut", "kill", "fault", "repeat", "refused", "torn", "clean", "deleted", "birth failed", "fence failed", "filled", "left open"} {
 		if seen[what] == 0 {
 			t.Errorf("never seen: %s (%v)", what, seen)
 		}
