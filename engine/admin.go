@@ -115,12 +115,13 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 }
 
 // removeSegment closes and deletes a copy that the metadata does not list any more.
+// Where there is no space to close it, deleting it makes some.
 func (e *Engine) removeSegment(id fence.SegmentID) error {
 	seg, err := e.store.Segment(id)
 	if err != nil {
 		return nil // never had a file
 	}
-	if _, err := seg.Fence(); err != nil {
+	if _, err := seg.Fence(); err != nil && !errors.Is(err, ErrOutOfSpace) {
 		return err
 	}
 	return e.store.Delete(id)
@@ -313,7 +314,7 @@ func (e *Engine) closeHead(id fence.RangeID) error {
 		if !ok {
 			return nil
 		}
-		seg, err := e.openFile(roll.Segment)
+		seg, err := e.openFile(roll.Segment, e.store.CreateFromReserve)
 		if err != nil {
 			return err
 		}
@@ -404,7 +405,7 @@ func (e *Engine) change(ctx context.Context, cmd cp.Command) error {
 	}
 	defer e.end()
 	if reply := e.command("", cmd); reply.Err != nil {
-		return reply.Err
+		return fromHost(reply.Err)
 	}
 	e.front.ApplyCommitted(cmd)
 	return nil

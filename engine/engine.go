@@ -71,8 +71,11 @@ type Opened struct {
 	Stop      Stop   // how the process before ended
 	Fenced    int    // segments that were closed before
 	Recovered int    // segments that the process before left open, closed now
-	Records   uint64 // in the recovered ones
-	Unwritten int    // segments that were to be written and have no file: closed where they begin
+	Records   uint64 // in those that were left open
+	// Unfenced are segments that were left open and for whose fence there was no
+	// space: they are read as they are, and closed once there is some.
+	Unfenced  int
+	Unwritten int // segments that were to be written and have no file: closed where they begin
 	// Damaged are files whose records are not all there: reading them, and writing
 	// behind them, is an error, never the end. Missing ones are among them.
 	Damaged  []store.FileNote
@@ -96,7 +99,7 @@ func Open(dir string, o Options) (*Engine, error) {
 	}
 	e.idle = sync.NewCond(&e.mu)
 	if err := e.open(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), e.release())
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, fromHost(err)), e.release())
 	}
 	e.report.Took = time.Since(e.start)
 	e.logOpened()
@@ -186,7 +189,7 @@ func (e *Engine) mark(before *identity, state string) error {
 func (e *Engine) logOpened() {
 	r := &e.report
 	e.log.Info("opened", "dir", e.dir, "stop", r.Stop, "io", r.IO.Engine, "fenced", r.Fenced, "recovered", r.Recovered,
-		"records", r.Records, "damaged", len(r.Damaged), "aside", len(r.SetAside), "took", r.Took)
+		"unfenced", r.Unfenced, "records", r.Records, "damaged", len(r.Damaged), "aside", len(r.SetAside), "took", r.Took)
 }
 
 // command is the frontend's way to the control plane.
@@ -195,7 +198,7 @@ func (e *Engine) command(topic string, cmd cp.Command) cp.Reply {
 	defer cancel()
 	reply, err := e.host.Propose(ctx, topic, cmd)
 	if err != nil {
-		return cp.Reply{Err: err}
+		return cp.Reply{Err: fromHost(err)}
 	}
 	return reply
 }
@@ -211,7 +214,7 @@ func (e *Engine) commands(topic string, cmds ...cp.Command) []cp.Reply {
 	replies := make([]cp.Reply, len(cmds))
 	for i, out := range e.host.ProposeAll(ctx, proposals) {
 		if replies[i] = out.Reply; out.Err != nil {
-			replies[i] = cp.Reply{Err: out.Err}
+			replies[i] = cp.Reply{Err: fromHost(out.Err)}
 		}
 	}
 	return replies
@@ -348,8 +351,9 @@ func (e *Engine) close(producers []*Producer) error {
 	}
 	group.Wait()
 	e.tasks.Wait()
-	errs = append(errs, e.fenceAll(), e.closeMeta())
-	if errors.Join(errs...) == nil {
+	left, err := e.fenceAll()
+	errs = append(errs, err, e.closeMeta())
+	if errors.Join(errs...) == nil && left == 0 {
 		errs = append(errs, e.mark(&identity{}, stateClosed))
 	}
 	errs = append(errs, e.release())
@@ -378,9 +382,11 @@ func (e *Engine) release() error {
 	return errors.Join(errs...)
 }
 
-// fenceAll closes every open segment and records its end.
-func (e *Engine) fenceAll() error {
-	return several(e.store.IDs(), func(id fence.SegmentID) error {
+// fenceAll closes every open segment and records its end. It says how many it left,
+// for which there was no space: the next start closes them.
+func (e *Engine) fenceAll() (left int64, err error) {
+	var full atomic.Int64
+	err = several(e.store.IDs(), func(id fence.SegmentID) error {
 		seg, err := e.store.Segment(id)
 		if err != nil {
 			return nil // deleted meanwhile
@@ -388,8 +394,15 @@ func (e *Engine) fenceAll() error {
 		if _, done := seg.Fenced(); done {
 			return nil
 		}
-		return e.roll(seg, false)
+		err = e.roll(seg, false)
+		if errors.Is(err, ErrOutOfSpace) {
+			full.Add(1)
+			e.log.Warn("no space to close a segment: the next start does", "segment", id, "err", err)
+			return nil
+		}
+		return err
 	})
+	return full.Load(), err
 }
 
 // several calls do for each of list, some at a time, and joins the errors.

@@ -3,10 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/cp/host"
 	"github.com/ringfence/ringfence/engine/store"
+	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
@@ -63,6 +65,9 @@ func fromHost(err error) error {
 	for _, c := range []struct{ is, means error }{
 		{host.ErrUnknownOutcome, ErrTimeout},
 		{host.ErrNoSpace, ErrOutOfSpace},
+		{disk.ErrNoSpace, ErrOutOfSpace},
+		{syscall.ENOSPC, ErrOutOfSpace},
+		{syscall.EDQUOT, ErrOutOfSpace},
 		{host.ErrLocked, ErrLocked},
 		{host.ErrDamaged, ErrDamaged},
 		{host.ErrWiped, ErrMismatch},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -49,24 +50,28 @@ func (e *Engine) planHeld(t *frontend.Topic, id fence.RangeID, b frontend.BatchI
 	if err != nil || plan.Range != id {
 		return nil, plan, err
 	}
-	seg, err := e.openFile(plan.Segment)
+	seg, err := e.openFile(plan.Segment, e.store.Create)
 	return seg, plan, err
 }
 
+// creator makes a segment's file: store.Create for one that is to be written to,
+// store.CreateFromReserve for one that others wait for to be closed or deleted.
+type creator func(context.Context, segfile.Meta, *segfile.ProducerTable) (*store.Segment, error)
+
 // openFile returns a registered segment's copy, and makes it if it has none yet.
 // The caller holds the range.
-func (e *Engine) openFile(id fence.SegmentID) (*store.Segment, error) {
+func (e *Engine) openFile(id fence.SegmentID, create creator) (*store.Segment, error) {
 	if seg, err := e.store.Segment(id); err == nil {
 		return seg, nil
 	}
 	if err := e.lost[id]; err != nil {
 		return nil, err
 	}
-	return e.create(id)
+	return e.create(id, create)
 }
 
 // create makes the file of a registered segment.
-func (e *Engine) create(id fence.SegmentID) (*store.Segment, error) {
+func (e *Engine) create(id fence.SegmentID, create creator) (*store.Segment, error) {
 	var meta segfile.Meta
 	var heritage *lineage
 	err := e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
@@ -90,7 +95,7 @@ func (e *Engine) create(id fence.SegmentID) (*store.Segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.store.Create(context.Background(), meta, table)
+	return create(context.Background(), meta, table)
 }
 
 // lineage says where a range's knowledge of its producers lies: in its last
@@ -183,6 +188,7 @@ func (e *Engine) rollOnce(seg *store.Segment, open bool) error {
 	end, err := seg.Fence()
 	if err != nil {
 		e.front.ForgetFence(roll)
+		e.owe(id, err)
 		return err
 	}
 	if !before {
@@ -194,9 +200,25 @@ func (e *Engine) rollOnce(seg *store.Segment, open bool) error {
 	}
 	if err := record(roll, end.Offset, end.Bytes, e.millis()); err != nil && !errors.Is(err, cp.ErrNoSuchSegment) {
 		e.front.ForgetFence(roll)
+		e.owe(id, err)
 		return fmt.Errorf("segment %s is fenced, but its end was not recorded: %w", id, err)
 	}
 	return nil
+}
+
+// owe has the roller close a segment that could not be closed for lack of space:
+// nobody else may come to it again.
+func (e *Engine) owe(id fence.SegmentID, err error) {
+	if !errors.Is(err, ErrOutOfSpace) {
+		return
+	}
+	var list []cp.Segment
+	_ = e.withTopic(id.Range.Topic, func(s *cp.State, _ *cp.Topic) { // without its topic it is nobody's
+		if seg := s.Segment(id); seg != nil && seg.Phase == cp.Active {
+			list = append(list, *seg)
+		}
+	})
+	e.front.RequestRolls(list)
 }
 
 // owed makes the roller look for owed rolls.
@@ -221,12 +243,17 @@ func (e *Engine) roller() {
 		for _, r := range e.front.FencesToSend(e.instant(), int64(fenceRetry)) {
 			seg, err := e.store.Segment(r.Segment)
 			if err == nil {
-				err = e.roll(seg, true)
+				err = e.roll(seg, !seg.LeftOpen())
 			}
-			if err != nil {
-				e.front.ForgetFence(r)
-				e.log.Warn("roll failed, it stays owed", "segment", r.Segment, "err", err)
+			if err == nil {
+				continue
 			}
+			e.front.ForgetFence(r)
+			level := slog.LevelWarn
+			if errors.Is(err, ErrOutOfSpace) {
+				level = slog.LevelDebug // the store says so once
+			}
+			e.log.Log(context.Background(), level, "roll failed, it stays owed", "segment", r.Segment, "err", err)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/ringfence/ringfence/cp"
-	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
@@ -20,6 +19,7 @@ import (
 //	sealed     ends elsewhere               lost: reading it and writing behind it is an error
 //	sealed     damaged, or not there        lost
 //	active     recovered                    sealed where it ends
+//	active     recovered, not fenced        served; fenced and sealed once there is space
 //	active     damaged, or no segment       lost
 //	active     not there                    sealed where it begins: it never took a record
 //	-          any                          set aside
@@ -29,6 +29,7 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	for _, v := range rec.Recovered {
 		e.log.Info("segment recovered", "segment", v.ID, "end", v.End.Offset, "bytes", v.End.Bytes)
 	}
+	r.Unfenced = len(rec.Unfenced)
 	for _, n := range rec.Damaged {
 		e.lose(n.File, n.ID, fmt.Errorf("%w: %w", ErrDamaged, n.Err))
 	}
@@ -114,7 +115,7 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 		// a record. The file is made so that its producers are handed on.
 		e.log.Warn("segment has no file and is closed where it begins: if its file was removed, records are lost",
 			"segment", s.ID, "file", segfile.Name(s.ID), "offset", s.Start)
-		if seg, err = e.create(s.ID); errors.Is(err, ErrDamaged) || errors.Is(err, ErrOutOfSpace) {
+		if seg, err = e.create(s.ID, e.store.CreateFromReserve); errors.Is(err, ErrDamaged) || errors.Is(err, ErrOutOfSpace) {
 			// What it would carry on is lost, or there is no space: whoever writes to the
 			// range finds that out. Reads go on.
 			e.log.Warn("segment without a file stays open", "segment", s.ID, "err", err)
@@ -125,15 +126,14 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 	if err != nil {
 		return 0, written, err
 	}
-	end, err := seg.Fence()
-	if err != nil {
-		return 0, written, err
+	records = seg.CommitMark() - s.Start
+	if err = e.roll(seg, false); errors.Is(err, ErrOutOfSpace) {
+		// It takes nothing and is read as it is. The roller tries again, and so does
+		// whoever writes to the range.
+		e.log.Warn("no space to close a segment that was left open", "segment", s.ID, "err", err)
+		return records, written, nil
 	}
-	roll := frontend.Roll{Segment: s.ID, Primary: string(nodeID), Start: s.Start}
-	if err := e.front.RecordFence(roll, end.Offset, end.Bytes, e.millis()); err != nil {
-		return 0, written, fmt.Errorf("record the end of segment %s: %w", s.ID, fromHost(err))
-	}
-	return end.Offset - s.Start, written, nil
+	return records, written, err
 }
 
 // setAsideUnknown moves what the metadata does not list out of the way.
@@ -143,20 +143,32 @@ func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) err
 			continue
 		}
 		to, err := e.store.SetAside(n.File)
-		if err != nil {
+		if err := e.setAside(n.File, to, err); err != nil {
 			return err
 		}
-		e.report.SetAside = append(e.report.SetAside, to)
 	}
 	for _, id := range e.store.IDs() {
 		if known[segfile.Name(id)] {
 			continue
 		}
 		to, err := e.store.SetAsideSegment(id)
-		if err != nil {
+		if err := e.setAside(segfile.Name(id), to, err); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// setAside notes where a file went. On a full disk it may stay: nobody reads it, and
+// the next start tries again.
+func (e *Engine) setAside(file, to string, err error) error {
+	switch {
+	case err == nil:
 		e.report.SetAside = append(e.report.SetAside, to)
+	case errors.Is(fromHost(err), ErrOutOfSpace):
+		e.log.Warn("no space to set a file aside", "file", file, "err", err)
+	default:
+		return err
 	}
 	return nil
 }

@@ -196,6 +196,6 @@ func (e *Engine) ensureHead(id fence.RangeID) error {
 		}
 		return err
 	}
-	_, err = e.openFile(head)
+	_, err = e.openFile(head, e.store.CreateFromReserve)
 	return err
 }

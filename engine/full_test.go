@@ -1,0 +1,250 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// volume is a small file system of its own.
+type volume struct {
+	t   *testing.T
+	dir string
+}
+
+func newVolume(t *testing.T, megabytes int) *volume {
+	t.Helper()
+	v := &volume{t, t.TempDir()}
+	if err := syscall.Mount("tmpfs", v.dir, "tmpfs", 0, fmt.Sprintf("size=%dm", megabytes)); err != nil {
+		t.Skipf("cannot mount a small volume, which takes root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(v.dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+func (v *volume) data() string   { return filepath.Join(v.dir, "data") }
+func (v *volume) filler() string { return filepath.Join(v.dir, "filler") }
+
+func (v *volume) free() int64 {
+	v.t.Helper()
+	var st syscall.Statfs_t
+	must(v.t, syscall.Statfs(v.dir, &st))
+	return int64(st.Bavail) * st.Bsize
+}
+
+// fill takes all the space there is but for so many bytes.
+func (v *volume) fill(left int64) {
+	v.t.Helper()
+	f, err := os.OpenFile(v.filler(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(v.t, err)
+	defer f.Close()
+	for v.free() > left {
+		_, err := f.Write(make([]byte, min(v.free()-left, 1<<20)))
+		if errors.Is(err, syscall.ENOSPC) {
+			break
+		}
+		must(v.t, err)
+	}
+	if n := v.free(); n > left {
+		v.t.Fatalf("%d bytes are left", n)
+	}
+}
+
+// empty gives it back.
+func (v *volume) empty() {
+	v.t.Helper()
+	must(v.t, os.Remove(v.filler()))
+}
+
+// numbered checks that a topic holds the records "NNNNNN..." from 0 on, each once and
+// in order, and says how many.
+func numbered(t testing.TB, e *Engine, topic string, least int) int {
+	t.Helper()
+	got := readAll(t, e, topic, FromStart())
+	for i, v := range got {
+		if !strings.HasPrefix(v, fmt.Sprintf("%06d", i)) {
+			t.Fatalf("record %d is %.10q", i, v)
+		}
+	}
+	if len(got) < least {
+		t.Fatalf("%d records, and %d were acknowledged", len(got), least)
+	}
+	return len(got)
+}
+
+// D01, A14: a volume is filled from outside while somebody produces. There is one
+// error, reads and deletes go on, and with space so do appends, in the same engine.
+func TestD01FilledFromOutside(t *testing.T) {
+	v := newVolume(t, 96)
+	e := open(t, v.data(), Options{ReserveBytes: 8 << 20, SegmentBytes: 8 << 20, PoolBytes: 16 << 20})
+	newTopic(t, e, "t")
+	newTopic(t, e, "old")
+	old := newProducer(t, e, ProducerOptions{Topic: "old"})
+	for range 100 {
+		produce(t, old, "k", strings.Repeat("o", 100_000))
+	}
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	pad := strings.Repeat("x", 100_000)
+	next := 0
+	send := func() error {
+		_, err := p.Produce(within(t), Record{Key: []byte("k"), Value: fmt.Appendf(nil, "%06d%s", next, pad)})
+		if err == nil {
+			next++
+		}
+		return err
+	}
+	for range 50 {
+		must(t, send())
+	}
+	for round := range 3 {
+		v.fill(0)
+		var err error
+		for range 2000 {
+			if err = send(); err != nil {
+				break
+			}
+		}
+		is(t, err, ErrOutOfSpace, "free space", `"t"`)
+		if !e.Stats().Store.OutOfSpace {
+			t.Fatal("the stats do not say that there is no space")
+		}
+		for range 20 {
+			is(t, send(), ErrOutOfSpace)
+		}
+		numbered(t, e, "t", next)
+		if round == 1 { // deleting gives space back, though nothing can be written
+			before := v.free()
+			must(t, e.DeleteTopic(within(t), "old"))
+			eventually(t, "the deleted topic's space comes back", func() bool { return v.free() > before+5<<20 })
+		}
+		v.empty()
+		eventually(t, "appends go on", func() bool {
+			err := send()
+			if err != nil {
+				is(t, err, ErrOutOfSpace)
+			}
+			return err == nil
+		})
+		if e.Stats().Store.OutOfSpace {
+			t.Fatal("there is space, and the stats say that there is none")
+		}
+		for range 20 {
+			must(t, send())
+		}
+		numbered(t, e, "t", next)
+	}
+	if e.Stats().Store.Failures == 0 {
+		t.Error("no write failed: the reserve alone refused")
+	}
+	shut(t, e)
+	e = open(t, v.data(), Options{})
+	if n := numbered(t, e, "t", next); n != next {
+		t.Errorf("%d records, %d were acknowledged and the others refused", n, next)
+	}
+}
+
+// D01, D05: a process dies with an open segment and the volume is full to the last
+// byte when the next one starts. What is stored can be read, nothing is taken for
+// empty or closed elsewhere, and once there is space the segment is closed by itself,
+// whether anybody writes to it or not.
+func TestD05StartOnAFullVolume(t *testing.T) {
+	for _, writes := range []bool{false, true} {
+		t.Run(fmt.Sprint("writes=", writes), func(t *testing.T) {
+			v := newVolume(t, 64)
+			must(t, os.Mkdir(v.data(), 0o700))
+			kill(t, v.data())
+			v.fill(0)
+			var left []string
+			for i := range 10 {
+				left = append(left, fmt.Sprint("left ", i))
+			}
+			for range 2 { // and again: the first start on it changes nothing
+				e := open(t, v.data(), Options{})
+				if o := e.Opened(); o.Unfenced != 1 || o.Recovered != 0 || len(o.Damaged) != 0 || o.Records != 10 {
+					t.Fatalf("%+v", o)
+				}
+				want(t, e, "left", left...)
+				p := newProducer(t, e, ProducerOptions{Topic: "left"})
+				_, err := p.Produce(within(t), Record{Value: []byte("more")})
+				is(t, err, ErrOutOfSpace)
+				want(t, e, "left", left...)
+				if d, err := e.Describe(within(t), "left"); err != nil || d.Records != 10 {
+					t.Fatalf("%+v %v", d, err)
+				}
+				shut(t, e)
+			}
+			e := open(t, v.data(), Options{})
+			if o := e.Opened(); o.Unfenced != 1 {
+				t.Fatalf("%+v", o)
+			}
+			follower := newConsumer(t, e, ConsumerOptions{Topic: "left", From: FromStart()})
+			got, _ := drain(t, follower)
+			v.empty()
+			if writes {
+				p := newProducer(t, e, ProducerOptions{Topic: "left"})
+				eventually(t, "the range takes records", func() bool {
+					_, err := p.Produce(within(t), Record{Value: []byte("more")})
+					if err != nil {
+						is(t, err, ErrOutOfSpace)
+					}
+					return err == nil
+				})
+				left = append(left, "more")
+			}
+			eventually(t, "the segment is sealed", func() bool {
+				d, err := e.Describe(within(t), "left")
+				must(t, err)
+				s := d.AllRanges[0].Segments[0]
+				return !s.Active && s.Records == 10
+			})
+			want(t, e, "left", left...)
+			rest, _ := drain(t, follower) // it stood in the segment while that was closed
+			if n := len(got) + len(rest); n != len(left) {
+				t.Errorf("the consumer that was there before saw %d records, want %d", n, len(left))
+			}
+			follower.Close()
+			shut(t, e)
+			e = open(t, v.data(), Options{})
+			if o := e.Opened(); o.Unfenced+o.Recovered+len(o.Damaged) != 0 {
+				t.Fatalf("%+v", o)
+			}
+			want(t, e, "left", left...)
+		})
+	}
+}
+
+// On a full volume a topic can be deleted whose segment could not be closed.
+func TestDeleteWhatCannotBeClosed(t *testing.T) {
+	v := newVolume(t, 64)
+	must(t, os.Mkdir(v.data(), 0o700))
+	kill(t, v.data())
+	v.fill(0)
+	e := open(t, v.data(), Options{})
+	if o := e.Opened(); o.Unfenced != 1 {
+		t.Fatalf("%+v", o)
+	}
+	d, err := e.Describe(within(t), "left")
+	must(t, err)
+	file := filepath.Join(v.data(), "log", d.AllRanges[0].Segments[0].File)
+	must(t, e.DeleteTopic(within(t), "left"))
+	eventually(t, "the file is gone", func() bool {
+		_, err := os.Stat(file)
+		return os.IsNotExist(err)
+	})
+	_, err = e.Describe(within(t), "left")
+	is(t, err, ErrNoSuchTopic)
+	shut(t, e)
+	v.empty()
+	e = open(t, v.data(), Options{})
+	if o := e.Opened(); o.Unfenced+o.Recovered+len(o.Damaged)+len(o.SetAside) != 0 {
+		t.Fatalf("%+v", o)
+	}
+}
