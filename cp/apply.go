@@ -169,7 +169,7 @@ func (c BindTopicPolicy) apply(s *State) Reply {
 }
 
 func (c DefinePolicy) apply(s *State) Reply {
-	if c.Name == "" || len(c.Name) > MaxName || c.Policy.Validate() != nil {
+	if !ValidName(c.Name) || c.Policy.Validate() != nil {
 		return refuse(ErrInvalidPolicy)
 	}
 	if _, redefined := s.policies[c.Name]; !redefined && len(s.policies) >= MaxPolicies {

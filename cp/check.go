@@ -260,7 +260,7 @@ func (t *topic) checkGroups() error {
 		return t.broken("has %d groups", len(t.groups))
 	}
 	for name, g := range t.groups {
-		if !validGroup(name) {
+		if !ValidName(name) {
 			return t.broken("has a group %q", name)
 		}
 		for seq, p := range g.positions {

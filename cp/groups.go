@@ -190,7 +190,8 @@ func (t *topic) unfinished(p Position) Position {
 
 func (t *topic) rangeID(seq uint32) fence.RangeID { return fence.RangeID{Topic: t.rec.ID, Seq: seq} }
 
-func validGroup(name string) bool { return name != "" && len(name) <= MaxName }
+// ValidName says whether a group or a policy can have this name: any 1 to 255 bytes.
+func ValidName(name string) bool { return name != "" && len(name) <= MaxName }
 
 // enter finds a group that a command of this generation may change, or a new
 // one.
@@ -199,7 +200,7 @@ func (s *State) enter(topicName, name string, generation uint64) (*topic, *group
 	if err != nil {
 		return nil, nil, err
 	}
-	if !validGroup(name) {
+	if !ValidName(name) {
 		return nil, nil, ErrInvalidGroup
 	}
 	g := t.groups[name]

@@ -66,6 +66,14 @@ type SegmentInfo struct {
 
 // CreateTopic makes a topic with one range.
 func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
+	if err := checkTopic(name); err != nil {
+		return err
+	}
+	if o.Policy != "" {
+		if err := checkPolicy(o.Policy); err != nil {
+			return err
+		}
+	}
 	if err := e.enter(ctx); err != nil {
 		return err
 	}
@@ -88,6 +96,9 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) e
 
 // DeleteTopic removes a topic with all its records and its groups' positions.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
+	if err := checkTopic(name); err != nil {
+		return err
+	}
 	if err := e.enter(ctx); err != nil {
 		return err
 	}
@@ -154,6 +165,9 @@ func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
 // Describe tells all about one topic.
 func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
 	var d TopicDetail
+	if err := checkTopic(name); err != nil {
+		return d, err
+	}
 	if err := e.enter(ctx); err != nil {
 		return d, err
 	}
@@ -329,6 +343,9 @@ func (e *Engine) closeHead(id fence.RangeID) error {
 // Roll closes every open segment of a topic; the next records open new ones. It
 // answers how many there were.
 func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
+	if err := checkTopic(topic); err != nil {
+		return 0, err
+	}
 	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
@@ -356,12 +373,21 @@ func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
 
 // SetPolicy defines a policy, or replaces its definition.
 func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	if err := p.Validate(); err != nil {
+		return fmt.Errorf("policy %q: %w", name, err)
+	}
 	return e.change(ctx, cp.DefinePolicy{Name: name, Policy: p})
 }
 
 // DeletePolicy forgets a definition. Topics stay bound to the name: nothing of them
 // expires until it is defined again or they are bound elsewhere.
 func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
 	return e.change(ctx, cp.DeletePolicy{Name: name})
 }
 
@@ -382,7 +408,13 @@ func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
 
 // BindPolicy binds a topic to a policy by name; "" unbinds.
 func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
 	if policy != "" {
+		if err := checkPolicy(policy); err != nil {
+			return err
+		}
 		list, err := e.Policies(ctx)
 		if err != nil {
 			return err

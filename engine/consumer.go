@@ -116,6 +116,9 @@ func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 		return nil, err
 	}
 	defer e.end()
+	if err := errors.Join(checkTopic(o.Topic), checkGroup(o.Group)); err != nil {
+		return nil, err
+	}
 	c := &Consumer{e: e, opts: o, open: map[fence.RangeID]*source{}}
 	t, err := e.front.Topic(o.Topic)
 	if err != nil {

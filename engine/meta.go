@@ -113,6 +113,9 @@ func (e *Engine) segmentsOf(name string) (list []*cp.Segment, err error) {
 
 // rangeOf names a topic's range.
 func (e *Engine) rangeOf(topic string, seq uint32) (fence.RangeID, error) {
+	if err := checkTopic(topic); err != nil {
+		return fence.RangeID{}, err
+	}
 	t, err := e.front.Topic(topic)
 	if err != nil {
 		return fence.RangeID{}, about(topic, -1, err)

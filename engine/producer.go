@@ -110,6 +110,9 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkTopic(o.Topic); err != nil {
+		return nil, err
+	}
 	if o.ID == 0 {
 		o.ID = e.dice()
 	}

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/ringfence/ringfence/cp"
+)
+
+// The names that callers give are looked at before anything is done with them: the
+// metadata would refuse them too, but only what fits a command comes that far.
+
+// checkTopic refuses what cannot be a topic's name.
+func checkTopic(name string) error {
+	if cp.ValidTopicName(name) {
+		return nil
+	}
+	return &TopicError{Topic: abridged(name), Range: -1, Err: fmt.Errorf("%w: it has 1 to %d letters, digits, dots, underscores and minuses, and is not . or ..", ErrInvalidTopicName, cp.MaxName)}
+}
+
+// checkGroup refuses what cannot be a group's name; "" is no group.
+func checkGroup(name string) error {
+	if name == "" || cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("group %q: %w: it has 1 to %d bytes", abridged(name), cp.ErrInvalidGroup, cp.MaxName)
+}
+
+// checkPolicy refuses what cannot be a policy's name.
+func checkPolicy(name string) error {
+	if cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("policy %q: %w: its name has 1 to %d bytes", abridged(name), cp.ErrInvalidPolicy, cp.MaxName)
+}
+
+// abridged is a name that is short enough for an error.
+func abridged(name string) string {
+	const most = 64
+	if len(name) <= most {
+		return name
+	}
+	return fmt.Sprintf("%s... (%d bytes)", name[:most], len(name))
+}
