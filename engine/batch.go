@@ -13,8 +13,11 @@ import (
 // batch is one frame on its way, with those who wait for it. Its lane's
 // producer's mu guards it, but for req and frame while the store has them.
 type batch struct {
+	p         *Producer // set once
 	lane      *lane
-	slab      []byte // arena memory
+	slab      []byte // arena memory, unless onHeap
+	onHeap    bool   // to be moved to the arena before it leaves
+	aboard    bool   // slab is the engine's lifeboat
 	build     record.Builder
 	frame     []byte      // set once finished; lies in slab
 	info      record.Head // of frame
@@ -58,16 +61,51 @@ func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
 			return nil, err
 		}
 	}
-	var b *batch
-	if n := len(p.spare); n > 0 {
-		b, p.spare = p.spare[n-1], p.spare[:n-1]
-	} else {
-		b = &batch{}
-		b.req.Done = func(*store.Append) { p.landed(b) }
-	}
-	b.slab = slab
-	b.build.Reset(slab, p.opts.ID)
+	b := p.spareBatch()
+	b.fill(slab)
 	return b, nil
+}
+
+// spareBatch returns a batch without memory. mu is held.
+func (p *Producer) spareBatch() *batch {
+	if n := len(p.spare); n > 0 {
+		b := p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		return b
+	}
+	b := &batch{p: p}
+	b.req.Done = func(*store.Append) { p.landed(b) }
+	return b
+}
+
+// fill makes b an empty batch in slab.
+func (b *batch) fill(slab []byte) {
+	b.slab = slab
+	b.build.Reset(slab, b.p.opts.ID)
+}
+
+// board moves a batch that lies on the heap to the arena, and says whether there
+// was memory for it.
+func (b *batch) board(l *lane) (bool, error) {
+	if b.frame == nil {
+		sent := l.sent
+		err := b.finish(l)
+		l.sent = sent // it is not on its way yet
+		if err != nil || !b.onHeap {
+			return true, err
+		}
+	}
+	slab, ok := b.p.e.arena.Alloc(len(b.frame))
+	if ok {
+		b.move(slab)
+	}
+	return ok, nil
+}
+
+// move moves the frame to the arena.
+func (b *batch) move(slab []byte) {
+	b.frame = slab[:copy(slab, b.frame)]
+	b.slab, b.onHeap = slab, false
 }
 
 // finish makes the frame for the lane's next send. A frame that was refused before
@@ -125,7 +163,9 @@ func (b *batch) placeOf(at int) Placement {
 	pl := b.place
 	if at == wholeBatch {
 		if b.where != nil {
-			return b.where[0].part.placeOf(b.where[0].at)
+			if first := b.where[0]; first.part != nil {
+				return first.part.placeOf(first.at)
+			}
 		}
 		return pl
 	}
@@ -166,17 +206,27 @@ func (b *batch) leaveOver(p *Producer) {
 // maxSpare bounds the batches kept for use again; their slabs are not kept.
 const maxSpare = 64
 
-// recycle gives the memory back. mu is held.
-func (p *Producer) recycle(b *batch) {
-	if b.slab != nil {
+// free gives a batch's slab back, if it has one that is not the heap's.
+func (p *Producer) free(b *batch) {
+	switch {
+	case b.slab == nil || b.onHeap:
+	case b.aboard:
+		p.e.lifeboat <- b.slab
+	default:
 		p.e.arena.Free(b.slab)
 	}
+	b.slab, b.aboard = nil, false
+}
+
+// recycle gives the memory back. mu is held.
+func (p *Producer) recycle(b *batch) {
+	p.free(b)
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	b.lane, b.head, b.slab, b.frame, b.done, b.err, b.req.New = nil, nil, nil, nil, nil, nil, nil
 	b.info, b.plan = record.Head{}, frontend.Dispatch{}
 	b.waiters.Store(0)
-	b.over, b.isPlanned = false, false
+	b.over, b.isPlanned, b.onHeap = false, false, false
 	for _, part := range b.parts {
 		part.leave(p)
 	}

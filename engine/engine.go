@@ -32,11 +32,15 @@ const commandTimeout = 10 * time.Second
 // Engine is a log store in one directory, inside this process. All methods are safe
 // for concurrent use.
 type Engine struct {
-	dir    string
-	opts   Options
-	log    *slog.Logger
-	disk   disk.Disk // the store's once there is one
-	arena  *disk.Arena
+	dir   string
+	opts  Options
+	log   *slog.Logger
+	disk  disk.Disk // the store's once there is one
+	arena *disk.Arena
+	// lifeboat holds one slab that fits any frame, for batches that leave before the
+	// memory they need can be free (reroute.go).
+	lifeboat chan []byte
+
 	store  *store.Store
 	host   *host.Host
 	front  *frontend.Frontend
@@ -95,7 +99,7 @@ func Open(dir string, o Options) (*Engine, error) {
 	e := &Engine{
 		dir: dir, opts: o, log: o.Logger, start: time.Now(), lost: map[fence.SegmentID]error{},
 		rolls: make(chan struct{}, 1), quit: make(chan struct{}),
-		members: map[*Producer]struct{}{}, closed: make(chan struct{}),
+		members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1),
 	}
 	e.idle = sync.NewCond(&e.mu)
 	if err := e.open(); err != nil {
@@ -116,6 +120,11 @@ func (e *Engine) open() error {
 		return err
 	}
 	e.disk, e.arena, e.report.IO = d, d.Arena(), d.Info()
+	slab, ok := e.arena.Alloc(largestBatch(e.opts.ArenaBytes))
+	if !ok {
+		return fmt.Errorf("engine: an arena of %d bytes is too small", e.opts.ArenaBytes)
+	}
+	e.lifeboat <- slab
 	id, err := e.openMeta()
 	if err != nil {
 		return err
@@ -373,6 +382,11 @@ func (e *Engine) closeMeta() error {
 // release gives back what open took, however far it came.
 func (e *Engine) release() error {
 	errs := []error{e.closeMeta()}
+	select {
+	case slab := <-e.lifeboat:
+		e.arena.Free(slab)
+	default: // not there yet, or still at sea: Close says so
+	}
 	if e.store != nil {
 		errs = append(errs, e.store.Close())
 	}

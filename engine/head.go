@@ -42,10 +42,14 @@ func (e *Engine) nextHead(ctx context.Context, t *frontend.Topic, id fence.Range
 	return nil, frontend.Dispatch{}, frontend.ErrStale
 }
 
-// planHeld plans while nobody splits or merges the range.
+// planHeld plans while nobody splits or merges the range. If somebody has, the plan
+// names the range that took over; nothing is opened there, where nobody is held off.
 func (e *Engine) planHeld(t *frontend.Topic, id fence.RangeID, b frontend.BatchInfo) (*store.Segment, frontend.Dispatch, error) {
 	release := e.hold(id)
 	defer release()
+	if now, _, err := e.front.Route(t.Name(), b.MinPos); err != nil || now != id {
+		return nil, frontend.Dispatch{Range: now}, err
+	}
 	plan, err := e.front.PlanBatchIn(t, b)
 	if err != nil || plan.Range != id {
 		return nil, plan, err
@@ -172,6 +176,14 @@ func (e *Engine) roll(seg *store.Segment, open bool) error {
 	e.rolled.Delete(seg.ID())
 	close(mine.done)
 	return mine.err
+}
+
+// awaitRoll returns when no roll of the segment is under way: the control plane may
+// have it sealed, and its successor registered, before the frontend knows.
+func (e *Engine) awaitRoll(id fence.SegmentID) {
+	if r, busy := e.rolled.Load(id); busy {
+		<-r.(*rolling).done
+	}
 }
 
 // rolling is a roll on its way; err is set before done is closed.

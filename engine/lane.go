@@ -32,7 +32,8 @@ type lane struct {
 	landed  uint64         // the last sequence that did land
 
 	sending   bool // somebody is in send
-	finding   bool // a goroutine is in findHead
+	finding   bool // a goroutine is in findHead or findMemory
+	broken    bool // a batch failed: what flies behind it may too, and nothing follows until all has landed
 	crowd     bool // the last batch carried more than one record
 	gathering bool // somebody lets others join the open batch, and then closes it
 	lingerOn  bool // a timer will close the open batch
@@ -87,12 +88,23 @@ func (l *lane) send(mine *batch) (handed bool) {
 	}
 	l.sending = true
 	p := l.p
-	for l.flying < p.opts.MaxInFlight && len(l.back) == 0 && len(l.waiting) > 0 && !l.finding {
+	for l.flying < p.opts.MaxInFlight && len(l.back) == 0 && len(l.waiting) > 0 && !l.finding && !l.broken {
 		if l.head == nil || l.retired {
 			l.find()
 			break
 		}
 		b := l.waiting[0]
+		if b.onHeap {
+			ok, err := b.board(l)
+			if err != nil {
+				p.conclude(l.pop(), Placement{}, err)
+				continue
+			}
+			if !ok {
+				l.findMemory()
+				break
+			}
+		}
 		if !b.isPlanned {
 			plan, ok := p.e.front.TryPlanIn(p.topic, b.routing())
 			if !ok || plan.Segment != l.head.ID() {
@@ -174,7 +186,11 @@ func (l *lane) answer(b *batch, err error) {
 		l.failed = b.head
 		fallthrough
 	default:
+		l.broken = true
 		p.conclude(b, Placement{}, err)
+	}
+	if l.flying == 0 && l.broken {
+		l.broken, l.sent = false, l.landed // the next one does not follow on what failed
 	}
 	if l.flying == 0 && (len(l.back) > 0 || l.head == nil) {
 		l.putBack()
@@ -205,7 +221,8 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 	}
 	n, age := b.records(), b.age
 	if b.wholes != nil {
-		n = 0 // counted with the wholes
+		n = 0     // counted with the wholes
+		p.free(b) // other parts of them may need the memory
 		p.concludePart(b)
 	}
 	if len(b.calls) > 0 {
@@ -236,8 +253,8 @@ func (p *Producer) compress(b *batch, frame []byte) ([]byte, error) {
 		arena.Free(dst)
 		return frame, err
 	}
-	arena.Free(b.slab)
-	b.slab = dst
+	p.free(b)
+	b.slab, b.onHeap = dst, false
 	return out, nil
 }
 

@@ -45,7 +45,7 @@ func (o ProducerOptions) withDefaults(arena int) (ProducerOptions, error) {
 	switch {
 	case o.BatchBytes < minBatch || o.BatchBytes > MaxBatchBytes:
 		return o, fmt.Errorf("engine: BatchBytes is %d, must be %d to %d", o.BatchBytes, minBatch, MaxBatchBytes)
-	case o.BatchBytes > arena/4:
+	case o.BatchBytes > largestBatch(arena):
 		return o, fmt.Errorf("engine: BatchBytes %d is more than a quarter of ArenaBytes %d: raise ArenaBytes", o.BatchBytes, arena)
 	case o.MaxInFlight < 0 || o.Linger < 0:
 		return o, errors.New("engine: MaxInFlight and Linger may not be negative")
@@ -58,6 +58,9 @@ const (
 	// MaxBatchBytes is the largest batch a producer makes.
 	MaxBatchBytes = 8 << 20
 )
+
+// largestBatch is the largest batch that an arena serves.
+func largestBatch(arena int) int { return min(MaxBatchBytes, arena/4) }
 
 // Placement says where records were stored.
 type Placement struct {
@@ -228,6 +231,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 				}
 			}
 		default:
+			l.dropEmpty()
 			return taken{}, p.refused(err, p.opts.BatchBytes)
 		}
 	}

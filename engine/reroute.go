@@ -32,6 +32,35 @@ func (l *lane) find() {
 	l.p.tasks.Go(l.findHead)
 }
 
+// findMemory makes a goroutine wait for the lifeboat, for the lane's first batch to
+// leave in, and send on. mu is held.
+func (l *lane) findMemory() {
+	l.finding = true
+	p := l.p
+	p.tasks.Go(func() {
+		var slab []byte
+		select {
+		case slab = <-p.e.lifeboat:
+		case <-p.ctx.Done():
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		l.finding = false
+		switch {
+		case slab == nil:
+			l.failAll(ErrClosed)
+		case len(l.waiting) > 0 && l.waiting[0].onHeap && l.waiting[0].frame != nil:
+			l.waiting[0].move(slab)
+			l.waiting[0].aboard = true
+		default:
+			p.e.lifeboat <- slab // the ranges changed meanwhile
+		}
+		l.settle()
+		l.send(nil)
+		p.changed.Broadcast()
+	})
+}
+
 // findHead fences what is left of the last head, opens or adopts the next one and
 // sends on. If the range is no longer there, the producer routes anew. It owns
 // l.finding.
@@ -67,7 +96,9 @@ func (l *lane) findHead() {
 		p.mu.Lock()
 		if err == nil && plan.Range == l.id {
 			l.head, l.failed = head, nil
-			b.plan, b.isPlanned = plan, true
+			if len(l.waiting) > 0 && l.waiting[0] == b { // or the ranges changed
+				b.plan, b.isPlanned = plan, true
+			}
 			break
 		}
 		if err == nil || moved(err) {
@@ -198,6 +229,11 @@ type loose struct {
 // rebuild takes batches apart and builds their records into new ones. A batch whose
 // frame cannot be read is left out, which only a defect could cause, and fails. mu
 // is not held; nobody else has the batches.
+//
+// It waits for no memory of the arena and gives that of the old batches back:
+// several producers that do so at once would otherwise wait for each other. The new
+// batches lie on the heap until they leave. What is left then is that a batch needs
+// memory to leave which those behind it hold: it leaves in the lifeboat.
 func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
 	var all []loose
 	size := p.opts.BatchBytes
@@ -220,10 +256,7 @@ func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
 			}
 			for {
 				if open == nil {
-					var err error
-					if open, err = p.partFor(l, size); err != nil {
-						return built, err
-					}
+					open = p.partFor(l, size)
 					built = append(built, open)
 				}
 				err := open.build.Add(&r.rec, r.seq)
@@ -249,18 +282,17 @@ func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
 	return built, nil
 }
 
-func (p *Producer) partFor(l *lane, size int) (*batch, error) {
+func (p *Producer) partFor(l *lane, size int) *batch {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	b, err := p.freshBatch(context.Background(), size)
-	if err != nil {
-		return nil, err
-	}
-	b.lane = l
-	return b, nil
+	b := p.spareBatch()
+	p.mu.Unlock()
+	b.lane, b.onHeap = l, true
+	b.fill(make([]byte, size))
+	return b
 }
 
-// takeApart lists a batch's records with the lanes they go to.
+// takeApart lists a batch's records with the lanes they go to, in a copy of its
+// frame: its own memory goes back.
 func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 	if b.frame == nil {
 		if err := b.finish(b.lane); err != nil {
@@ -269,6 +301,11 @@ func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 	}
 	b.info.Base, b.info.Durable = 0, 0
 	b.info.Put(b.frame, 0)
+	if !b.onHeap {
+		frame := slices.Clone(b.frame)
+		p.free(b)
+		b.slab, b.frame, b.onHeap = frame, frame, true
+	}
 	view, err := record.Verify(b.frame, 0, nil)
 	if err != nil {
 		return nil, err

@@ -112,6 +112,7 @@ func (e *Engine) retain() (RetainReport, error) {
 // What a lost segment knew is lost with it, and the records that it would have
 // recognised as repeats are not read any more either. Its file is set aside.
 func (e *Engine) expire(seg *cp.Segment) error {
+	e.awaitRoll(seg.ID)
 	lost := e.lost[seg.ID] != nil
 	if !lost {
 		if err := e.handOn(seg); err != nil {

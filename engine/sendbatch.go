@@ -35,6 +35,9 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if size < minBatch || size > MaxBatchBytes {
 		return nil, fmt.Errorf("engine: a batch of %d bytes, want %d to %d", size, minBatch, MaxBatchBytes)
 	}
+	if most := largestBatch(p.e.opts.ArenaBytes); size > most {
+		return nil, fmt.Errorf("engine: a batch of %d bytes is more than a quarter of ArenaBytes, %d: raise ArenaBytes", size, most)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

@@ -17,6 +17,7 @@ type Append struct {
 	// Frame is a whole frame as record.Builder.Finish leaves it, at the start of
 	// memory from the disk's Arena whose capacity reaches to the next multiple of
 	// disk.Block. The store stamps its offset into it.
+	// Once taken, its content is the store's.
 	Frame []byte
 	// Done runs once, on a goroutine of the store's choosing, when the outcome is
 	// known. It must not block and may append again.
@@ -170,6 +171,9 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 			fresh = append(fresh, uint32(i))
 		}
 	}
+	if len(fresh) == b.Len() {
+		return a.Frame, nil // two slices of the keys had come unequally far
+	}
 	frame, err := record.Trim(nil, b, a.head.PrevSeq, func(i int) bool {
 		_, ok := slices.BinarySearch(fresh, uint32(i))
 		return ok
@@ -177,12 +181,15 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	slab, ok := s.store.disk.Arena().Alloc(roundUp(len(frame), disk.Block))
-	if !ok {
-		return nil, fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded)
+	a.New = fresh
+	if slab, ok := s.store.disk.Arena().Alloc(roundUp(len(frame), disk.Block)); ok {
+		a.trimmed = slab
+		return slab[:copy(slab, frame)], nil
 	}
-	a.trimmed, a.New = slab, fresh
-	return slab[:copy(slab, frame)], nil
+	if room := cap(a.Frame); room >= roundUp(len(frame), disk.Block) {
+		return append(a.Frame[:0], frame...), nil // it is read no more
+	}
+	return nil, fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded)
 }
 
 // A fifo is a queue of appends in one reused slice.
