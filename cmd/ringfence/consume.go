@@ -182,8 +182,11 @@ func (p *printer) commit(ctx context.Context) error {
 	if p.flags.group == "" || p.pending == 0 {
 		return nil
 	}
+	if err := p.c.Commit(ctx); err != nil {
+		return err // what is pending stays so: an interrupted one is tried again at the end
+	}
 	p.pending = 0
-	return p.c.Commit(ctx)
+	return nil
 }
 
 // parseFrom reads --from. A number is a time in milliseconds; cursors are never

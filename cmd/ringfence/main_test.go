@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -35,9 +36,28 @@ type ran struct {
 // ringfence runs a command line in this process.
 func ringfence(t *testing.T, in string, args ...string) ran {
 	t.Helper()
-	var out, errw bytes.Buffer
+	var out bytes.Buffer
+	var errw sharedBuffer // a child's standard error goes there as well
 	code := run(t.Context(), args, strings.NewReader(in), &out, &errw)
 	return ran{code, out.String(), errw.String()}
+}
+
+// sharedBuffer is a buffer that several goroutines write to.
+type sharedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (s *sharedBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *sharedBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 // ok runs a command line that must succeed.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -343,13 +342,6 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
-}
-
-// group waits for goroutines of a test.
-type group struct{ sync.WaitGroup }
-
-func errno(err error, cond func(simdisk.Event) bool) func(simdisk.Event) error {
-	return simdisk.Always(err, cond)
 }
 
 // appendWrite is a condition: a flush of some segment file, in the queue.

@@ -300,7 +300,7 @@ func (s *Store) harden(v *segfile.Verdict) error {
 	for buf := make([]byte, min(windowBytes, v.End.Position-at)); at < v.End.Position; at += int64(len(buf)) {
 		buf = buf[:min(int64(len(buf)), v.End.Position-at)]
 		n, err := f.ReadAt(buf, at)
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		clear(buf[n:]) // padding that the end of the file took

@@ -269,13 +269,13 @@ func (d *osDisk) Lock(name string) error {
 	}
 	for {
 		err = unix.Flock(int(h.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
 	if err != nil {
 		defer h.Close()
-		if err != unix.EWOULDBLOCK {
+		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return osErr("lock", name, err)
 		}
 		holder := make([]byte, 64)

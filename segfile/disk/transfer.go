@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +46,9 @@ const (
 	maxStalls = 8
 )
 
-func temporary(err error) bool { return err == unix.EINTR || err == unix.EAGAIN }
+func temporary(err error) bool {
+	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
+}
 
 // writeFull writes all of p at a block boundary. What storage did not take goes on
 // from the last block boundary that was reached, never from the odd byte between,
@@ -62,7 +65,7 @@ func (f *osFile) writeFull(p []byte, off int64, durable bool) (int, error) {
 				return done, err
 			}
 			continue
-		case err == unix.EOPNOTSUPP && dsync:
+		case errors.Is(err, unix.EOPNOTSUPP) && dsync:
 			dsync = false // write all, then sync the file
 			continue
 		case err != nil:
