@@ -25,6 +25,8 @@ type world struct {
 	opts   Options
 	ranges []*rangeModel
 	seen   map[string]int
+
+	unsettled bool // a killed process's names may yet be lost
 }
 
 // rangeModel is a range as a control plane and its producers know it.
@@ -272,9 +274,11 @@ func (w *world) end() (killed bool) {
 	}
 	if killed = w.rng.IntN(4) == 0 && !old.Cut(); killed {
 		w.seen["kill"]++
+		w.unsettled = true
 		w.d = old.Kill()
 		abandon(s)
 	} else {
+		w.unsettled = false
 		w.d = old.Crash(w.rng)
 		if err := s.Close(); err != nil && !old.Cut() {
 			w.t.Errorf("close: %v", err)
@@ -339,6 +343,7 @@ func (w *world) reopened(killed bool) {
 	// be seen by the first start and still be lost; then the second has work to do,
 	// and comes to the same.
 	if w.rng.IntN(2) == 0 {
+		w.unsettled = false
 		w.d = w.d.Crash(w.rng)
 	} else {
 		w.d = w.d.Reopen()
@@ -375,7 +380,7 @@ func (w *world) check() map[fence.SegmentID]fence.End {
 				if !m.created && i != len(r.segs)-1 {
 					w.t.Fatalf("%v was not born, and has successors", m.id)
 				}
-				m.gone, first = m.created, true
+				m.gone, first = m.created && !w.unsettled, true
 				continue
 			}
 			if m.gone {

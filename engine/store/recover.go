@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -275,8 +276,12 @@ func (s *Store) fenceLeftOpen(o *outcome) error {
 	return nil
 }
 
-// closeOff hardens and fences, and says whether it came through the first.
+// closeOff hardens and fences, and says whether it came through the first. A process
+// that died in the birth of the segment may have left a name that is not durable.
 func (s *Store) closeOff(v *segfile.Verdict) (hardened bool, err error) {
+	if err := s.disk.SyncDir(path.Dir(v.Name)); err != nil {
+		return false, err
+	}
 	if err := s.harden(v); err != nil {
 		return false, err
 	}

@@ -394,6 +394,52 @@ func TestNewerFormatIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A start that found a segment has found it for good, also when the process before
+// died in its birth and the power goes next.
+func TestNamesThatAStartFoundStay(t *testing.T) {
+	back := 0
+	for seed := range seeds(30) {
+		rng := rand.New(rand.NewPCG(seed, 31))
+		d := newDisk(seed)
+		s, _, err := Open(d, testOptions(), nil)
+		must(t, err)
+		newSegment(t, s, segID(0, 0), 0, nil)
+		renames := 0
+		fault := d.Fail(func(e simdisk.Event) error {
+			if e.Action == simdisk.Rename {
+				renames++
+			}
+			if e.Action == simdisk.SyncDir || renames > 1 {
+				return syscall.EIO // the birth stops behind the rename
+			}
+			return nil
+		})
+		if _, err := s.Create(t.Context(), metaOf(segID(0, 1), 0), nil); err == nil || fault.ErrorCount() < 2 {
+			t.Fatalf("create: %v, %d faults", err, fault.ErrorCount())
+		}
+		fault.Stop()
+		killed := d.Kill()
+		abandon(s)
+		if _, err := d.Crash(rng).Open(segfile.Name(segID(0, 1)), true); err != nil {
+			back++ // the name could still be lost
+		}
+		s, rec := openStore(t, killed, testOptions())
+		if len(rec.Recovered) != 2 {
+			t.Fatalf("seed %d: %+v", seed, rec)
+		}
+		after := killed.Crash(rng)
+		closeStore(t, s)
+		s, _ = openStore(t, after, testOptions())
+		if end, ok := mustSegment(t, s, segID(0, 1)).Fenced(); !ok || end.Offset != 0 {
+			t.Fatalf("seed %d: %+v", seed, end)
+		}
+		closeStore(t, s)
+	}
+	if back == 0 {
+		t.Fatal("the name was never at risk")
+	}
+}
+
 // Options that mean nothing are refused, and the disk is given back.
 func TestOptionsAreChecked(t *testing.T) {
 	for _, o := range []Options{{Shards: -1}, {Flushes: -1}, {QueueDepth: -2}, {Recoveries: -1}, {QueueBytes: -1}, {SegmentBytes: -1}, {OverlapBytes: -1}, {SpaceEvery: -1}} {
