@@ -153,6 +153,7 @@ func (p *Pool) abandon() {
 	defer p.mu.Unlock()
 	p.bytes -= p.o.SegmentBytes
 	p.dead = append(p.dead, poolName(m.num, poolNew))
+	p.poke() // it may be what fills the disk
 }
 
 // removeOne removes a file. With the discard mount option that takes a second per
