@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/frontend"
+	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
 )
 
@@ -69,17 +71,15 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) e
 	if err := checkTopic(name); err != nil {
 		return err
 	}
-	if o.Policy != "" {
-		if err := checkPolicy(o.Policy); err != nil {
-			return err
-		}
-	}
 	if err := e.enter(ctx); err != nil {
 		return err
 	}
 	defer e.end()
 	if o.Bits == 0 {
 		o.Bits = defaultBits
+	}
+	if err := e.mayBind(ctx, name, o.Policy); err != nil {
+		return err
 	}
 	var id fence.TopicID
 	for i := range id {
@@ -103,31 +103,50 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 		return err
 	}
 	defer e.end()
-	var segments []fence.SegmentID
-	err := e.lookAt(name, func(s *cp.State, t *cp.Topic) {
-		for r := range s.Ranges(name) {
-			for seg := range s.Segments(r.ID) {
-				segments = append(segments, seg.ID)
-			}
-		}
-	})
+	t, err := e.front.Topic(name)
 	if err != nil {
 		return about(name, -1, err)
 	}
-	if err := e.front.DeleteTopic(name); err != nil {
+	segments, err := e.forget(t)
+	if err != nil {
 		return about(name, -1, err)
 	}
-	// The metadata has forgotten it: what is left of it on disk is nobody's.
-	var errs []error
-	for _, seg := range segments {
-		errs = append(errs, e.removeSegment(seg))
+	e.store.Watch(t.ID()).Notify() // whoever waits for records finds out
+	return about(name, -1, several(segments, func(seg *cp.Segment) error {
+		return e.removeSegment(seg.ID)
+	}))
+}
+
+// forget removes a topic from the metadata and answers the segments it had: what is
+// left of them on disk is nobody's. Its ranges are held meanwhile, so that none gets
+// another file.
+func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
+	for {
+		slice, version := t.Slices()
+		ids := make([]fence.RangeID, len(slice))
+		for i := range slice {
+			ids[i] = slice[i].Range
+		}
+		release := e.hold(ids...)
+		if t.Version() != version {
+			release() // split or merged meanwhile
+			continue
+		}
+		defer release()
+		segments, err := e.segmentsOf(t.Name())
+		if err != nil {
+			return nil, err
+		}
+		return segments, e.front.DeleteTopic(t.Name())
 	}
-	return about(name, -1, errors.Join(errs...))
 }
 
 // removeSegment closes and deletes a copy that the metadata does not list any more.
 // Where there is no space to close it, deleting it makes some.
 func (e *Engine) removeSegment(id fence.SegmentID) error {
+	if e.lost[id] != nil {
+		return e.discardLost(id)
+	}
 	seg, err := e.store.Segment(id)
 	if err != nil {
 		return nil // never had a file
@@ -135,7 +154,10 @@ func (e *Engine) removeSegment(id fence.SegmentID) error {
 	if _, err := seg.Fence(); err != nil && !errors.Is(err, ErrOutOfSpace) {
 		return err
 	}
-	return e.store.Delete(id)
+	if err := e.store.Delete(id); !errors.Is(err, store.ErrNoSegment) {
+		return err
+	}
+	return nil // retention was faster
 }
 
 // Topics lists the topics by name.
@@ -411,23 +433,32 @@ func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
 	if err := checkTopic(topic); err != nil {
 		return err
 	}
-	if policy != "" {
-		if err := checkPolicy(policy); err != nil {
-			return err
-		}
-		list, err := e.Policies(ctx)
-		if err != nil {
-			return err
-		}
-		if _, ok := list[policy]; !ok {
-			return about(topic, -1, fmt.Errorf("%w: no policy is defined under the name %q", cp.ErrInvalidPolicy, policy))
-		}
+	if err := e.mayBind(ctx, topic, policy); err != nil {
+		return err
 	}
 	if err := e.enter(ctx); err != nil {
 		return err
 	}
 	defer e.end()
 	return about(topic, -1, e.front.BindTopicPolicy(topic, policy))
+}
+
+// mayBind refuses a policy that is not defined.
+func (e *Engine) mayBind(ctx context.Context, topic, policy string) error {
+	if policy == "" {
+		return nil
+	}
+	if err := checkPolicy(policy); err != nil {
+		return err
+	}
+	list, err := e.Policies(ctx)
+	if err != nil {
+		return err
+	}
+	if _, ok := list[policy]; !ok {
+		return about(topic, -1, fmt.Errorf("%w: no policy is defined under the name %q", cp.ErrInvalidPolicy, policy))
+	}
+	return nil
 }
 
 // change proposes a command about no topic and lets the frontend know.
