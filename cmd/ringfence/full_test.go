@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -38,7 +40,7 @@ func (r *repeated) Read(p []byte) (n int, err error) {
 func TestD01FullVolume(t *testing.T) {
 	mount := t.TempDir()
 	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=256m"); err != nil {
-		t.Skipf("cannot mount a small volume: %v", err)
+		t.Skipf("cannot mount a small volume, which takes root: %v", err)
 	}
 	defer func() {
 		if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
@@ -69,8 +71,26 @@ func TestD01FullVolume(t *testing.T) {
 			t.Fatalf("record %d is %.20q", i, line)
 		}
 	}
-	if r := ringfence(t, "more\n", "produce", "t", "--data-dir", dir); r.code != exitSpace {
-		t.Errorf("still full: exit %d: %s", r.code, r.err)
+	// What the reserve kept free is taken by others, to the last byte.
+	filler, err := os.Create(filepath.Join(mount, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filler.Close()
+	for chunk := make([]byte, 1<<20); err == nil; {
+		_, err = filler.Write(chunk)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if r := ringfence(t, "more\n", "produce", "t", "--data-dir", dir); r.code != exitSpace || !strings.Contains(r.err, "free space") {
+		t.Errorf("full: exit %d: %s", r.code, r.err)
+	}
+	if r := ringfence(t, "", "topic", "describe", "t", "--data-dir", dir); r.code != exitOK {
+		t.Errorf("describe on a full volume: exit %d: %s", r.code, r.err)
+	}
+	if n := strings.Count(ok(t, "", "consume", "t", "--group", "g", "--from", "start", "--data-dir", dir), "\n"); n != len(got) {
+		t.Errorf("%d records read by a group on a full volume, want %d", n, len(got))
 	}
 	if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_REMOUNT, "size=512m"); err != nil {
 		t.Fatal(err)
