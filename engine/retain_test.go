@@ -1,0 +1,413 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// bound makes topic "t", bound to a policy.
+func bound(t testing.TB, e *Engine, p Policy) {
+	t.Helper()
+	must(t, e.SetPolicy(within(t), "p", p))
+	must(t, e.CreateTopic(within(t), "t", TopicOptions{Policy: "p"}))
+}
+
+func retain(t testing.TB, e *Engine) RetainReport {
+	t.Helper()
+	r, err := e.Retain(within(t))
+	must(t, err)
+	if r.Failed > 0 {
+		t.Fatalf("%+v", r)
+	}
+	return r
+}
+
+// skips reads a topic from its start and returns what was moved past.
+func skipped(t testing.TB, e *Engine, o ConsumerOptions) (got []string, skips []Skip) {
+	t.Helper()
+	c := newConsumer(t, e, o)
+	defer c.Close()
+	list, skips := drain(t, c)
+	return values(list), skips
+}
+
+// M05, B13: one record and no more traffic. It goes within the age at which an open
+// segment is closed and the age at which a closed one expires; the range goes on
+// where it was, also after a restart.
+func TestIdleTopicExpires(t *testing.T) {
+	dir, now := t.TempDir(), newClock()
+	e := open(t, dir, Options{now: now.Now})
+	bound(t, e, Policy{MaxAge: Limit(60_000), SegmentMaxAge: Limit(60_000)})
+	produce(t, newProducer(t, e, ProducerOptions{Topic: "t"}), "k", "v")
+	if r := retain(t, e); r.Rolled+r.Expired != 0 {
+		t.Fatalf("%+v", r)
+	}
+	now.Add(60 * time.Second)
+	if r := retain(t, e); r.Rolled != 1 || r.Expired != 0 {
+		t.Fatalf("%+v", r)
+	}
+	want(t, e, "t", "v")
+	now.Add(60 * time.Second)
+	if r := retain(t, e); r.Expired != 0 {
+		t.Fatalf("expired at its age, not after it: %+v", r)
+	}
+	now.Add(time.Millisecond)
+	if r := retain(t, e); r.Expired != 1 || r.Bytes == 0 {
+		t.Fatalf("%+v", r)
+	}
+	check := func(offset uint64) {
+		t.Helper()
+		got, skips := skipped(t, e, ConsumerOptions{Topic: "t"})
+		if len(got) != 0 || !slices.Equal(skips, []Skip{{Range: 0, From: 0, Offsets: offset}}) {
+			t.Fatalf("%q %v", got, skips)
+		}
+		p := newProducer(t, e, ProducerOptions{Topic: "t"})
+		pl, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte("w")})
+		must(t, err)
+		if pl.First != offset {
+			t.Fatalf("goes on at offset %d, want %d", pl.First, offset)
+		}
+	}
+	check(1)
+	now.Add(60 * time.Second)
+	retain(t, e)
+	now.Add(2 * time.Minute)
+	retain(t, e)
+	shut(t, e)
+	e = open(t, dir, Options{now: now.Now})
+	check(2)
+}
+
+// Retention by size keeps the newest segments that fit, of each range.
+func TestRetentionBySize(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	bound(t, e, Policy{MaxBytes: Limit(25_000)})
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	var all []string
+	for i := range 8 {
+		v := fmt.Sprintf("%d%09000d", i, 0)
+		produce(t, p, "k", v)
+		all = append(all, v)
+		_, err := e.Roll(within(t), "t")
+		must(t, err)
+	}
+	if r := retain(t, e); r.Expired != 6 {
+		t.Fatalf("%+v", r)
+	}
+	got, skips := skipped(t, e, ConsumerOptions{Topic: "t"})
+	if !slices.Equal(got, all[6:]) || !slices.Equal(skips, []Skip{{From: 0, Offsets: 6}}) {
+		t.Fatalf("%d records, skips %v", len(got), skips)
+	}
+	if r := retain(t, e); r.Expired != 0 {
+		t.Fatalf("%+v", r)
+	}
+	// A budget of nothing keeps nothing that is closed.
+	must(t, e.SetPolicy(within(t), "p", Policy{MaxBytes: Limit(0)}))
+	if r := retain(t, e); r.Expired != 2 {
+		t.Fatalf("%+v", r)
+	}
+	produce(t, p, "k", "open")
+	if got, _ := skipped(t, e, ConsumerOptions{Topic: "t"}); !slices.Equal(got, []string{"open"}) {
+		t.Fatalf("%q", got)
+	}
+}
+
+// Nothing of a topic bound to a policy that is not defined expires, whatever the
+// defaults; and it is reported.
+func TestUndefinedPolicyExpiresNothing(t *testing.T) {
+	now := newClock()
+	e := open(t, t.TempDir(), Options{now: now.Now, Retention: Policy{MaxAge: Limit(1000)}})
+	bound(t, e, Policy{MaxAge: Unlimited()})
+	newTopic(t, e, "u")
+	for _, topic := range []string{"t", "u"} {
+		produce(t, newProducer(t, e, ProducerOptions{Topic: topic}), "k", "v")
+		_, err := e.Roll(within(t), topic)
+		must(t, err)
+	}
+	must(t, e.DeletePolicy(within(t), "p"))
+	now.Add(time.Hour)
+	if r := retain(t, e); r.Expired != 1 || !slices.Equal(r.Unresolved, []string{"t"}) {
+		t.Fatalf("%+v", r)
+	}
+	want(t, e, "t", "v")
+	if got, _ := skipped(t, e, ConsumerOptions{Topic: "u"}); len(got) != 0 {
+		t.Fatalf("the default did not hold for a topic without a policy: %q", got)
+	}
+	must(t, e.BindPolicy(within(t), "t", ""))
+	if r := retain(t, e); r.Expired != 1 {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// M01: records without a sane time do not make their segment old.
+func TestTimesOfRecordsDoNotExpireThem(t *testing.T) {
+	now := newClock()
+	e := open(t, t.TempDir(), Options{now: now.Now})
+	bound(t, e, Policy{MaxAge: Limit(60_000)})
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	for _, ms := range []int64{0, -1, 1, -1 << 40, 1 << 45} {
+		_, err := p.Produce(within(t), Record{Key: []byte("k"), Value: text("%d", ms), Time: time.UnixMilli(ms)})
+		must(t, err)
+	}
+	_, err := e.Roll(within(t), "t")
+	must(t, err)
+	now.Add(59 * time.Second)
+	if r := retain(t, e); r.Expired != 0 {
+		t.Fatalf("%+v", r)
+	}
+	want(t, e, "t", "0", "-1", "1", "-1099511627776", "35184372088832")
+}
+
+// A clock that jumps, either way, loses nothing that it must not and stops nobody.
+func TestClockJumps(t *testing.T) {
+	dir, now := t.TempDir(), newClock()
+	e := open(t, dir, Options{now: now.Now})
+	bound(t, e, Policy{MaxAge: Limit(3_600_000), SegmentMaxAge: Limit(60_000)})
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	roll := func() {
+		t.Helper()
+		_, err := e.Roll(within(t), "t")
+		must(t, err)
+	}
+	produce(t, p, "k", "a")
+	roll()
+	now.Add(-100 * 24 * time.Hour) // back by months, as after a dead battery
+	if r := retain(t, e); r.Expired+r.Rolled != 0 {
+		t.Fatalf("%+v", r)
+	}
+	produce(t, p, "k", "b")
+	roll()
+	produce(t, p, "k", "c")
+	now.Add(-10 * 365 * 24 * time.Hour)
+	if r := retain(t, e); r.Expired+r.Rolled != 0 {
+		t.Fatalf("%+v", r)
+	}
+	shut(t, e)
+	e = open(t, dir, Options{now: now.Now}) // written "in the future"
+	want(t, e, "t", "a", "b", "c")
+	p = newProducer(t, e, ProducerOptions{Topic: "t"})
+	produce(t, p, "k", "d")
+	if got := readAll(t, e, "t", FromTime(now.Now())); !slices.Equal(got, []string{"a", "b", "c", "d"}) {
+		t.Fatalf("%q", got)
+	}
+	c := newConsumer(t, e, ConsumerOptions{Topic: "t", Group: "g"})
+	drain(t, c)
+	must(t, c.Commit(within(t)))
+	must(t, c.Close())
+	now.Add(10*365*24*time.Hour + 100*24*time.Hour) // right again
+	if r := retain(t, e); r.Rolled != 1 {
+		t.Fatalf("%+v", r)
+	}
+	produce(t, p, "k", "e")
+	if got, _ := skipped(t, e, ConsumerOptions{Topic: "t", Group: "g"}); !slices.Equal(got, []string{"e"}) {
+		t.Fatalf("the group got %q", got)
+	}
+}
+
+// When the last segment that knows a range's producers expires, they are known all
+// the same: a producer that sends everything again stores nothing twice. That holds
+// over splits and merges of ranges that nobody writes to any more, and restarts.
+func TestProducersOutliveTheirRecords(t *testing.T) {
+	dir, now := t.TempDir(), newClock()
+	e := open(t, dir, Options{now: now.Now})
+	bound(t, e, Policy{MaxAge: Limit(1000)})
+	const n = 40
+	send := func(duplicates bool) {
+		t.Helper()
+		p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7})
+		for i := range n {
+			pl, err := p.Produce(within(t), Record{Key: text("k%d", i), Value: text("%d", i)})
+			must(t, err)
+			if pl.Duplicate != duplicates {
+				t.Fatalf("record %d: %+v", i, pl)
+			}
+		}
+		must(t, p.Close(within(t)))
+	}
+	expire := func() {
+		t.Helper()
+		_, err := e.Roll(within(t), "t")
+		must(t, err)
+		now.Add(time.Minute)
+		retain(t, e)
+		d, err := e.Describe(within(t), "t")
+		must(t, err)
+		if d.Records != 0 {
+			t.Fatalf("%d records are left", d.Records)
+		}
+	}
+	send(false)
+	expire()
+	send(true)
+	expire()
+	shut(t, e)
+	e = open(t, dir, Options{now: now.Now})
+	send(true)
+
+	a, b, err := e.SplitRange(within(t), "t", 0)
+	must(t, err)
+	expire()
+	send(true)
+	_, _, err = e.SplitRange(within(t), "t", a)
+	must(t, err)
+	expire()
+	expire()
+	shut(t, e)
+	e = open(t, dir, Options{now: now.Now})
+	send(true)
+	d, err := e.Describe(within(t), "t")
+	must(t, err)
+	var halves []uint32
+	for _, r := range d.AllRanges {
+		if r.Active && r.Seq != b {
+			halves = append(halves, r.Seq)
+		}
+	}
+	c, err := e.MergeRanges(within(t), "t", halves[0], halves[1])
+	must(t, err)
+	expire()
+	_, err = e.MergeRanges(within(t), "t", b, c)
+	must(t, err)
+	expire()
+	send(true)
+	expire()
+	send(true)
+}
+
+// L03, M07: a cursor and a group that stand in a range which was split, and whose
+// records expired, hear of what they missed and go on with its children.
+func TestCursorOfExpiredParent(t *testing.T) {
+	now := newClock()
+	e := open(t, t.TempDir(), Options{now: now.Now})
+	bound(t, e, Policy{MaxAge: Limit(1000)})
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	for i := range 20 {
+		produce(t, p, fmt.Sprint("k", i), fmt.Sprint("old", i))
+	}
+	c := newConsumer(t, e, ConsumerOptions{Topic: "t", Group: "g"})
+	for range 5 {
+		page, err := c.Fetch(1)
+		must(t, err)
+		if len(page.Records) != 1 {
+			t.Fatalf("%d records", len(page.Records))
+		}
+	}
+	must(t, c.Commit(within(t)))
+	cursor := c.Cursor()
+	must(t, c.Close())
+
+	_, _, err := e.SplitRange(within(t), "t", 0)
+	must(t, err)
+	now.Add(time.Minute)
+	retain(t, e)
+	for i := range 20 {
+		produce(t, p, fmt.Sprint("k", i), fmt.Sprint("new", i))
+	}
+	for _, o := range []ConsumerOptions{{Topic: "t", From: FromCursor(cursor)}, {Topic: "t", Group: "g"}} {
+		c := newConsumer(t, e, o)
+		lag, err := c.Lag()
+		must(t, err)
+		if lag != 20 {
+			t.Errorf("a lag of %d, want 20", lag)
+		}
+		got, skips := drain(t, c)
+		if !slices.Equal(skips, []Skip{{Range: 0, From: 5, Offsets: 15}}) {
+			t.Errorf("skips %v", skips)
+		}
+		if len(got) != 20 {
+			t.Errorf("%d records of 20", len(got))
+		}
+		must(t, c.Close())
+	}
+}
+
+// B12, B14: readers at the oldest records while retention takes them away, and files
+// are written again. They get records or skips, in order, never an error or a record
+// of another time.
+func TestReadersBesideRetention(t *testing.T) {
+	e := open(t, t.TempDir(), Options{SegmentBytes: 1 << 20, RetainEvery: 5 * time.Millisecond})
+	bound(t, e, Policy{MaxBytes: Limit(2 << 20)})
+	ctx := within(t)
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			v := append(text("%d ", i), make([]byte, 10_000)...)
+			if err := p.Append(ctx, Record{Key: []byte("k"), Value: v}, nil); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	var skips [3]int
+	for n := range skips {
+		group.Go(func() {
+			c, err := e.NewConsumer(ConsumerOptions{Topic: "t"})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			next := uint64(0)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				page, err := c.Fetch(7)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, s := range page.Skips {
+					if s.From != next {
+						t.Errorf("skip %+v, stood at %d", s, next)
+					}
+					next = s.From + s.Offsets
+					skips[n]++
+				}
+				for _, r := range page.Records {
+					var i uint64
+					fmt.Sscan(string(r.Value[:min(20, len(r.Value))]), &i)
+					if r.Offset != next || i != next {
+						t.Errorf("record %d at offset %d, want %d", i, r.Offset, next)
+						return
+					}
+					next++
+				}
+				if n == 0 {
+					time.Sleep(time.Millisecond) // a slow one
+				}
+			}
+		})
+	}
+	deadline := time.Now().Add(time.Second)
+	if long() {
+		deadline = deadline.Add(time.Minute)
+	}
+	for time.Now().Before(deadline) && !t.Failed() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(stop)
+	group.Wait()
+	must(t, p.Flush(ctx))
+	eventually(t, "retention brings the topic down to its budget", func() bool {
+		retain(t, e)
+		d, err := e.Describe(ctx, "t")
+		must(t, err)
+		return d.Bytes <= 2<<20+2<<20
+	})
+	if skips[0] == 0 {
+		t.Log("no reader was overtaken: the test shows less than it can")
+	}
+}
