@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/record"
 )
@@ -90,6 +92,9 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 		}
 		b, err := sc.bytes(record.HeaderSize, end)
 		if err != nil {
+			if sc.pastShort(err) {
+				continue
+			}
 			return nil, err
 		}
 		if in := sc.pos % disk.Block; isPadding(b) && in != 0 {
@@ -106,6 +111,9 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 		}
 		size := int64(roundUp(int(head.FrameLen), record.FrameAlign))
 		if sc.pos+int64(head.FrameLen) > end {
+			if sc.pastHole(sc.pos) {
+				continue
+			}
 			return nil, sc.damaged(sc.pos, fmt.Errorf("a frame of %d bytes reaches beyond byte %d", head.FrameLen, end))
 		}
 		if err := sc.order(head); err != nil {
@@ -119,6 +127,9 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 			continue
 		}
 		if b, err = sc.bytes(int(head.FrameLen), end); err != nil {
+			if sc.pastShort(err) {
+				continue
+			}
 			return nil, err
 		}
 		batch, err := record.Verify(b[:head.FrameLen], s.meta.Salt, &sc.work)
@@ -175,6 +186,28 @@ func (sc *Scanner) pastHole(at int64) bool {
 		return moved
 	}
 	return false
+}
+
+// pastShort is pastHole where the file was too short to be read on. It may have been
+// cut in a flush's padding: what is missing then begins with the next block.
+func (sc *Scanner) pastShort(err error) bool {
+	if !errors.Is(err, ErrDamaged) {
+		return false
+	}
+	if sc.pastHole(sc.pos) || sc.pastHole(sc.due) {
+		return true
+	}
+	r := sc.seg.reader.Load()
+	next := roundUp64(sc.pos, disk.Block)
+	if r == nil || next == sc.pos {
+		return false
+	}
+	holes, err := r.Holes()
+	if err != nil {
+		return false
+	}
+	starts := func(h segfile.Hole) bool { return h.Position == next && h.Offset <= sc.next }
+	return slices.ContainsFunc(holes, starts) && sc.pastHole(next)
 }
 
 // order refuses a frame that leaves out offsets: something between was lost.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -549,6 +550,83 @@ func TestHoles(t *testing.T) {
 			}
 			closeStore(t, s)
 		}
+	}
+}
+
+// A fenced file that was cut short, at any byte, is damaged where it ends until the
+// loss is accepted. Then all that is left of it can be read, what is missing is
+// reported, and the segment ends where it was fenced: whether the store had the file
+// open when it was cut, or is opened behind. One record a flush gives padding to cut
+// in; records of 100 kB make scanners read ahead.
+func TestAcceptedTruncation(t *testing.T) {
+	for _, size := range []int{700, 100_000} {
+		rng := rand.New(rand.NewPCG(uint64(size), 31))
+		d := simdisk.New(simdisk.Options{Seed: 8, ArenaBytes: 64 << 20})
+		s, _ := openStore(t, d, testOptions())
+		seg := newSegment(t, s, segID(0, 0), 300, nil)
+		sent := bulk(t, s, seg, rng, slices.Repeat([]int{size}, 60))
+		end, _ := seg.Fenced()
+		closeStore(t, s)
+		d = d.Reopen()
+		first := int64(segfile.DataStart + 4096)
+		cuts := []int64{first, first + 1000, end.Position - 1, end.Position - 4096}
+		for range 30 {
+			cuts = append(cuts, first+rng.Int64N(end.Position-first))
+		}
+		short := 0
+		for i, cut := range cuts {
+			bad := d.Clone()
+			var s *Store
+			before := i%2 == 0
+			if before {
+				s, _ = openStore(t, bad, testOptions())
+			}
+			f, err := bad.Open(seg.File(), false)
+			must(t, err)
+			must(t, f.Truncate(cut))
+			must(t, f.Close())
+			if !before {
+				s, _ = openStore(t, bad, testOptions())
+			}
+			seg := mustSegment(t, s, segID(0, 0))
+			items, err := readSegment(seg, seg.Base())
+			if err != nil && !errors.Is(err, ErrDamaged) || (err == nil) != (len(items) == len(sent)) {
+				t.Fatalf("cut at %d: %d records, %v", cut, len(items), err)
+			}
+			if _, err := segfile.AcceptLoss(bad, seg.File()); err != nil {
+				t.Fatalf("cut at %d: %v", cut, err)
+			}
+			for again := range 2 { // with what was open, then opened again
+				rest, lost := readOver(t, seg)
+				if len(rest) != len(items) || len(rest)+int(lost) != len(sent) {
+					t.Fatalf("cut at %d, time %d: %d records read, %d before, %d skipped, of %d", cut, again, len(rest), len(items), lost, len(sent))
+				}
+				if lost > 0 {
+					short++
+					readLast(t, seg, end.Offset-1)
+				}
+				closeStore(t, s)
+				bad = bad.Reopen()
+				s, _ = openStore(t, bad, testOptions())
+				seg = mustSegment(t, s, segID(0, 0))
+			}
+			closeStore(t, s)
+		}
+		if short < len(cuts) {
+			t.Fatalf("records of %d bytes: %d of %d readings lost some", size, short, 2*len(cuts))
+		}
+	}
+}
+
+// readLast begins in a hole that reaches to the end.
+func readLast(t *testing.T, seg *Segment, last uint64) {
+	t.Helper()
+	sc, err := seg.Scan(last)
+	must(t, err)
+	defer sc.Close()
+	_, err = sc.Next()
+	if skip, ok := sc.Skipped(); !errors.Is(err, io.EOF) || !ok || skip != (Skipped{From: last, Offsets: 1}) {
+		t.Fatalf("the last record: %v, skipped %+v", err, skip)
 	}
 }
 
