@@ -80,7 +80,10 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 		err = p.run(ctx)
 		s.Cursor = c.Cursor()
 		err = errors.Join(err, c.Close())
-		if errors.Is(err, context.Canceled) && f.follow {
+		switch rest := withoutCancel(err); {
+		case err != nil && ctx.Err() != nil && rest != nil:
+			err = told{rest}
+		case rest == nil && f.follow:
 			err = nil // that is how following ends
 		}
 		if a.json {
@@ -119,14 +122,20 @@ func (p *printer) run(ctx context.Context) error {
 	p.commits = time.Now()
 	for p.flags.max == 0 || p.report.Records < p.flags.max {
 		page, err := p.next(ctx)
-		if err == nil {
-			err = p.print(page)
+		if err == nil && page.CaughtUp {
+			if !p.flags.follow {
+				break
+			}
+			if err := p.commit(ctx); err != nil { // shown before waiting
+				return err
+			}
+			page, err = p.c.Poll(ctx, p.want())
 		}
 		if err != nil {
-			return errors.Join(err, p.commit(context.WithoutCancel(ctx)))
+			return errors.Join(err, p.commit(ctx))
 		}
-		if page.CaughtUp && !p.flags.follow {
-			break
+		if err := p.print(page); err != nil {
+			return err // nothing more can be shown, so nothing is committed
 		}
 		if p.pending >= commitRecords || time.Since(p.commits) >= commitEvery {
 			if err := p.commit(ctx); err != nil {
@@ -137,20 +146,20 @@ func (p *printer) run(ctx context.Context) error {
 	return p.commit(ctx)
 }
 
-// next is the next page. What is printed is shown before a follower waits.
+// next is the next page; empty, with CaughtUp, at the end.
 func (p *printer) next(ctx context.Context) (engine.Page, error) {
-	want := int64(pageRecords)
+	if err := ctx.Err(); err != nil {
+		return engine.Page{}, err
+	}
+	return p.c.Fetch(p.want())
+}
+
+// want is how many records the next page may have.
+func (p *printer) want() int {
 	if p.flags.max > 0 {
-		want = min(want, p.flags.max-p.report.Records)
+		return int(min(pageRecords, p.flags.max-p.report.Records))
 	}
-	page, err := p.c.Fetch(int(want))
-	if err != nil || !page.CaughtUp || !p.flags.follow {
-		return page, err
-	}
-	if err := p.commit(ctx); err != nil {
-		return page, err
-	}
-	return p.c.Poll(ctx, int(want))
+	return pageRecords
 }
 
 func (p *printer) print(page engine.Page) error {
@@ -182,8 +191,9 @@ func (p *printer) commit(ctx context.Context) error {
 	if p.flags.group == "" || p.pending == 0 {
 		return nil
 	}
-	if err := p.c.Commit(ctx); err != nil {
-		return err // what is pending stays so: an interrupted one is tried again at the end
+	// What was printed is committed also when a signal came meanwhile.
+	if err := p.c.Commit(context.WithoutCancel(ctx)); err != nil {
+		return err
 	}
 	p.pending = 0
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,6 +54,8 @@ type (
 	notFound   struct{ error }
 	incomplete struct{ error }
 	unproven   struct{ error }
+	// told is reported as it is although a signal came.
+	told struct{ error }
 	// silent ends with a code and no message: the report said it all.
 	silent struct{ code int }
 )
@@ -61,9 +64,30 @@ func (e usageError) Unwrap() error { return e.error }
 func (e notFound) Unwrap() error   { return e.error }
 func (e incomplete) Unwrap() error { return e.error }
 func (e unproven) Unwrap() error   { return e.error }
+func (e told) Unwrap() error       { return e.error }
 func (e silent) Error() string     { return fmt.Sprintf("exit code %d", e.code) }
 
 var errInterrupted = errors.New("interrupted")
+
+// withoutCancel is what err says besides that its context was cancelled, which may
+// be joined to a failure that has to be told.
+func withoutCancel(err error) error {
+	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+		joined, ok := inner.(interface{ Unwrap() []error })
+		if !ok {
+			continue
+		}
+		var rest []error
+		for _, e := range joined.Unwrap() {
+			rest = append(rest, withoutCancel(e))
+		}
+		return errors.Join(rest...)
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
 
 func isSilent(err error) bool {
 	var s silent

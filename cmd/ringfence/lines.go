@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,13 +69,65 @@ func (l *lineReader) scan() (line []byte, long bool, err error) {
 	}
 }
 
+// interruptible reads from r until ctx ends, also while r has nothing: an idle
+// pipe must not keep the command from ending.
+type interruptible struct {
+	ctx  context.Context
+	ask  chan struct{}
+	got  chan chunk
+	rest chunk
+}
+
+type chunk struct {
+	bytes []byte
+	err   error
+}
+
+func newInterruptible(ctx context.Context, r io.Reader) *interruptible {
+	i := &interruptible{ctx: ctx, ask: make(chan struct{}), got: make(chan chunk, 1)}
+	go func() {
+		buf := make([]byte, 256<<10)
+		for range i.ask {
+			n, err := r.Read(buf)
+			i.got <- chunk{buf[:n], err}
+		}
+	}()
+	return i
+}
+
+func (i *interruptible) Read(p []byte) (int, error) {
+	if len(i.rest.bytes) == 0 && i.rest.err == nil {
+		if err := i.ctx.Err(); err != nil {
+			return 0, err
+		}
+		i.ask <- struct{}{}
+		select {
+		case i.rest = <-i.got:
+		case <-i.ctx.Done():
+			i.rest.err = i.ctx.Err()
+		}
+	}
+	n := copy(p, i.rest.bytes)
+	if i.rest.bytes = i.rest.bytes[n:]; len(i.rest.bytes) > 0 {
+		return n, nil
+	}
+	err := i.rest.err
+	if err != nil {
+		i.rest.bytes = nil
+	}
+	return n, err
+}
+
+// end lets the goroutine go as soon as a read that is under way returns.
+func (i *interruptible) end() { close(i.ask) }
+
 // openInput opens a file, or standard input for "" and "-", and tells its size, 0
 // when it is not known.
-func (a *app) openInput(file string) (io.ReadCloser, int64, error) {
+func (a *app) openInput(ctx context.Context, file string) (io.ReadCloser, int64, error) {
 	if file == "" || file == "-" {
 		return io.NopCloser(a.in), 0, nil
 	}
-	f, err := os.Open(file)
+	f, err := openFile(ctx, file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, 0, notFound{err}
 	}
@@ -85,7 +138,7 @@ func (a *app) openInput(file string) (io.ReadCloser, int64, error) {
 	switch {
 	case err != nil:
 	case st.IsDir():
-		err = fmt.Errorf("%s is a directory; give a file of lines", file)
+		err = usageError{fmt.Errorf("%s is a directory; give a file of lines", file)}
 	case st.Mode().IsRegular():
 		return f, st.Size(), nil
 	default:
@@ -93,4 +146,21 @@ func (a *app) openInput(file string) (io.ReadCloser, int64, error) {
 	}
 	f.Close()
 	return nil, 0, err
+}
+
+// openFile is os.Open that ends with ctx: a named pipe opens when its writer comes.
+func openFile(ctx context.Context, file string) (*os.File, error) {
+	var f *os.File
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		f, err = os.Open(file)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return f, err
+	case <-ctx.Done():
+		return nil, ctx.Err() // the process is about to end
+	}
 }

@@ -77,7 +77,7 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 	if err != nil {
 		return err
 	}
-	in, size, err := a.openInput(f.file)
+	in, size, err := a.openInput(ctx, f.file)
 	if err != nil {
 		return err
 	}
@@ -94,13 +94,15 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 			return missingTopic(topic, err)
 		}
 		r := &lineProducer{p: p, keyOf: keyOf, headers: headers, report: produceReport{Topic: topic, Producer: p.ID()}}
-		err = r.run(ctx, newLineReader(in, int(f.batch)), a.progress("produce "+topic, size, bytesText[int64]))
+		input := newInterruptible(ctx, in)
+		defer input.end()
+		err = r.run(ctx, newLineReader(input, int(f.batch)), a.progress("produce "+topic, size, bytesText[int64]))
 		// Close waits for what is in flight, also after an error or an interrupt: what
 		// is acknowledged by then is counted.
 		if cerr := p.Close(context.WithoutCancel(ctx)); err == nil {
 			err = cerr
 		}
-		return r.conclude(a, err)
+		return r.conclude(ctx, a, err)
 	})
 }
 
@@ -134,7 +136,8 @@ func (r *lineProducer) run(ctx context.Context, lines *lineReader, bar *progress
 		}
 		rec := engine.Record{Key: r.keyOf(line), Value: line, Headers: r.headers}
 		size := int64(len(rec.Key) + len(rec.Value))
-		err = r.p.Append(ctx, rec, func(at engine.Placement, err error) { r.answer(at, size, err) })
+		// The lines that were read when a signal comes are stored too.
+		err = r.p.Append(context.WithoutCancel(ctx), rec, func(at engine.Placement, err error) { r.answer(at, size, err) })
 		if err != nil {
 			return fmt.Errorf("line %d: %w", lines.n, err)
 		}
@@ -155,7 +158,7 @@ func (r *lineProducer) answer(at engine.Placement, size int64, err error) {
 	}
 }
 
-func (r *lineProducer) conclude(a *app, err error) error {
+func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 	if err == nil {
 		if failed := r.failed.Load(); failed != nil {
 			err = *failed
@@ -163,8 +166,11 @@ func (r *lineProducer) conclude(a *app, err error) error {
 	}
 	s := r.report
 	s.Records, s.Duplicates, s.Bytes, s.Seconds = r.acked.Load(), r.duplicates.Load(), r.bytes.Load(), time.Since(r.start).Seconds()
+	if err != nil && ctx.Err() != nil && withoutCancel(err) == nil {
+		return told{fmt.Errorf("%w; %s acknowledged, on stable storage", errInterrupted, plural(s.Records, "record"))}
+	}
 	if err != nil {
-		return fmt.Errorf("%s stored before this: %w", plural(s.Records, "record"), err)
+		return told{fmt.Errorf("%s stored before this: %w", plural(s.Records, "record"), err)}
 	}
 	return a.report(s, func() {
 		a.printf("%s in %s: %s, %.1f MB/s, all on stable storage\n", plural(s.Records, "record"), timeText(time.Since(r.start)),

@@ -153,7 +153,7 @@ func TestProduceRefuses(t *testing.T) {
 	}{
 		{"missing topic", "a\n", []string{"produce", "nope"}, exitNotFound, "ringfence topic create nope"},
 		{"missing file", "", []string{"produce", "t", "--file", dir + "/none"}, exitNotFound, "no such file"},
-		{"a directory", "", []string{"produce", "t", "--file", dir}, exitFailed, "is a directory"},
+		{"a directory", "", []string{"produce", "t", "--file", dir}, exitUsage, "is a directory"},
 		{"codec", "", []string{"produce", "t", "--compress", "lzma"}, exitUsage, "none, s2 or zstd"},
 		{"line too long", "ok\n" + long, []string{"produce", "t", "--batch", "16KiB"}, exitFailed, "line 2 is longer than 16.0 KiB"},
 		{"record too large", "ok\n" + long[:16<<10], []string{"produce", "t", "--batch", "16KiB"}, exitFailed, "line 2"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,7 +31,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errw)
 	err := root.ExecuteContext(ctx)
-	if err != nil && ctx.Err() != nil {
+	if keep := (told{}); err != nil && ctx.Err() != nil && !errors.As(err, &keep) {
 		err = errInterrupted
 	}
 	code := exitCode(err)
