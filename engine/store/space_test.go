@@ -290,7 +290,7 @@ func TestD01Creation(t *testing.T) {
 		for seed := range seeds(3) {
 			w := newTightWorld(t, seed, watched())
 			id := segID(1, 0)
-			happened := func() bool { return false }
+			var happened func() bool
 			stop := func() {}
 			if site == "full" {
 				w.fill(8192)

@@ -334,7 +334,7 @@ func (d *osDisk) Close() error {
 
 	var errs []error
 	for q := range queues {
-		if err := q.Close(); err != ErrClosed {
+		if err := q.Close(); !errors.Is(err, ErrClosed) {
 			errs = append(errs, err)
 		}
 	}

@@ -244,7 +244,7 @@ func selfWrite(d Disk, f File, image []byte) error {
 func selfRead(f File, image []byte) error {
 	got := make([]byte, len(image)+1)
 	n, err := f.ReadAt(got, 0)
-	if err != io.EOF || n != len(image) {
+	if !errors.Is(err, io.EOF) || n != len(image) {
 		return fmt.Errorf("%w: %d bytes written to %s, %d read back (%w)", ErrSelfTest, len(image), f.Name(), n, err)
 	}
 	for i := range image {

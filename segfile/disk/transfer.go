@@ -89,7 +89,7 @@ func (f *osFile) writeFull(p []byte, off int64, durable bool) (int, error) {
 
 func (f *osFile) sync() error {
 	for range maxTries {
-		if err := f.d.calls.fdatasync(f.fd); err != unix.EINTR {
+		if err := f.d.calls.fdatasync(f.fd); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
