@@ -148,7 +148,9 @@ func (a *app) measureAppend(ctx context.Context, w bench.Append, dir string, wit
 		return res, floor, err
 	}
 	if res.Sent.Errors == 0 {
-		res.ReadBack, err = run.ReadBack(ctx)
+		if res.ReadBack, err = run.ReadBack(ctx); errors.Is(err, bench.ErrReadBack) {
+			err = unproven{err}
+		}
 	}
 	return res, floor, err
 }
