@@ -95,6 +95,7 @@ type Consumer struct {
 	topic fence.TopicID
 	watch *store.Watch
 	pos   cp.Position // every range that is not finished, with the next offset to deliver
+	marks marks       // of the records before those
 	open  map[fence.RangeID]*source
 	turn  int // whose turn it is among the readable ranges
 	page  Page
@@ -119,7 +120,7 @@ func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 	if err := errors.Join(checkTopic(o.Topic), checkGroup(o.Group)); err != nil {
 		return nil, err
 	}
-	c := &Consumer{e: e, opts: o, open: map[fence.RangeID]*source{}}
+	c := &Consumer{e: e, opts: o, marks: marks{}, open: map[fence.RangeID]*source{}}
 	t, err := e.front.Topic(o.Topic)
 	if err != nil {
 		return nil, about(o.Topic, -1, err)
@@ -173,19 +174,29 @@ func (c *Consumer) resume(s *cp.State) {
 }
 
 func (c *Consumer) beginAtCursor() error {
-	pos, err := decodeCursor(c.topic, c.opts.From.cursor)
+	pos, m, err := decodeCursor(c.topic, c.opts.From.cursor)
 	if err != nil {
 		return err
 	}
-	c.pos = pos
+	c.pos, c.marks = pos, m
 	return c.look(func(s *cp.State) error {
 		for id, offset := range pos {
 			r := s.Range(id)
 			if r == nil {
 				return fmt.Errorf("%w: there is no range %d", ErrCursorPastEnd, id.Seq)
 			}
+			if head := s.Head(id); head != nil && c.e.lost[head.ID] != nil {
+				continue // its end is not known; reading says why
+			}
 			if end := c.e.endOf(s, r); offset > end {
 				return fmt.Errorf("%w: range %d ends at offset %d, the cursor stands at %d", ErrCursorPastEnd, id.Seq, end, offset)
+			}
+			if offset == 0 {
+				continue
+			}
+			seg := holding(s, id, offset-1)
+			if mark, known := m[id]; known && seg != nil && seg.Start < offset && markOf(seg.Salt) != mark {
+				return fmt.Errorf("%w: in front of offset %d of range %d", ErrCursorOfOther, offset, id.Seq)
 			}
 		}
 		return nil
@@ -221,7 +232,7 @@ func (c *Consumer) beginLate() error {
 		return err
 	}
 	c.pos = cp.Position{}
-	for _, p := range parts {
+	for _, p := range parts { // parents first
 		offset := p.end
 		if c.opts.From.kind == fromTime {
 			for _, seg := range p.segments {
@@ -235,7 +246,8 @@ func (c *Consumer) beginLate() error {
 				}
 			}
 		}
-		if offset < p.end || p.r.Phase == cp.Active {
+		after := slices.ContainsFunc(p.r.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok })
+		if offset < p.end || p.r.Phase == cp.Active || after { // else it would be read from its start behind its parents
 			c.pos[p.r.ID] = offset
 		}
 	}
@@ -384,6 +396,7 @@ func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
 		if skip, ok := src.scan.Skipped(); ok {
 			c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: skip.From, Offsets: skip.Offsets, Damaged: true})
 			c.pos[id] = skip.From + skip.Offsets
+			delete(c.marks, id)
 		}
 		if errors.Is(err, io.EOF) {
 			return c.leave(src)
@@ -412,6 +425,7 @@ func (c *Consumer) deliver(src *source, max int) {
 		c.page.Records = append(c.page.Records, r)
 	}
 	c.pos[src.id] = b.Head.Base + uint64(n)
+	c.marks[src.id] = markOf(src.seg.Meta().Salt)
 	if src.at = n; n == b.Len() {
 		src.batch = nil
 	}
@@ -458,10 +472,12 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 	if found && start > c.pos[id] {
 		c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: c.pos[id], Offsets: start - c.pos[id]})
 		c.pos[id] = start
+		delete(c.marks, id)
 		return nil, true, nil
 	}
 	if finished {
 		delete(c.pos, id)
+		delete(c.marks, id)
 		for _, child := range children {
 			if _, ok := c.pos[child]; !ok {
 				c.pos[child] = 0
@@ -519,7 +535,7 @@ func (e *Engine) missing(id fence.SegmentID) error {
 }
 
 // Cursor is the place behind the last record that was returned.
-func (c *Consumer) Cursor() string { return encodeCursor(c.topic, c.pos) }
+func (c *Consumer) Cursor() string { return encodeCursor(c.topic, c.pos, c.marks) }
 
 // Commit stores the place behind the last record that was returned as the group's.
 // It never moves the group back.

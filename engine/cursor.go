@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"strings"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/fence"
@@ -19,14 +20,16 @@ import (
 //	  0    1 version  1
 //	  1   16 topic identity
 //	 17    4 count    of sources, at most maxCursorSources
-//	 21   12 each     range number (4), next offset (8), by ascending number
+//	 21   16 each     range number (4), next offset (8), mark (4), by ascending number
 //	  …    4 CRC-32C  of all before it
 //
-// and is written as unpadded base64url.
+// and is written as unpadded base64url. A mark tells the record before the next
+// offset from another one that stands there after the topic was put back from a
+// copy: it is of the segment that the record was read from. 0 says nothing.
 const (
 	cursorVersion    = 1
 	cursorFixed      = 21
-	cursorSource     = 12
+	cursorSource     = 16
 	maxCursorSources = 1 << 14
 	maxCursorText    = (cursorFixed+cursorSource*maxCursorSources+4)*4/3 + 4
 )
@@ -36,11 +39,18 @@ var (
 	ErrInvalidCursor = errors.New("cursor is not one of this program's")   // start over from a group, a time, the start or the end
 	ErrForeignCursor = errors.New("cursor belongs to another topic")       // a topic made anew under the same name is another one
 	ErrCursorPastEnd = errors.New("cursor lies past what the topic holds") // the topic was restored from a backup, or the cursor is not from here
+	ErrCursorOfOther = errors.New("cursor was made with other records")    // the topic was restored from a backup, and has gone on since
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func encodeCursor(topic fence.TopicID, pos cp.Position) string {
+// marks are those of a position's sources; one without is not known.
+type marks map[fence.RangeID]uint32
+
+// markOf is the mark of the records of a segment, by its salt, which is random.
+func markOf(salt uint64) uint32 { return max(uint32(salt^salt>>32), 1) }
+
+func encodeCursor(topic fence.TopicID, pos cp.Position, m marks) string {
 	ids := make([]fence.RangeID, 0, len(pos))
 	for id := range pos {
 		ids = append(ids, id)
@@ -53,47 +63,55 @@ func encodeCursor(topic fence.TopicID, pos cp.Position) string {
 	for _, id := range ids {
 		b = binary.LittleEndian.AppendUint32(b, id.Seq)
 		b = binary.LittleEndian.AppendUint64(b, pos[id])
+		b = binary.LittleEndian.AppendUint32(b, m[id])
 	}
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
 // decodeCursor reads any text; what it accepts encodeCursor writes again.
-func decodeCursor(topic fence.TopicID, text string) (cp.Position, error) {
+func decodeCursor(topic fence.TopicID, text string) (cp.Position, marks, error) {
 	if len(text) > maxCursorText {
-		return nil, fmt.Errorf("%w: %d characters, at most %d", ErrInvalidCursor, len(text), maxCursorText)
+		return nil, nil, fmt.Errorf("%w: %d characters, at most %d", ErrInvalidCursor, len(text), maxCursorText)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err == nil && strings.ContainsAny(text, "\r\n") {
+		err = errors.New("it has line breaks") // which the decoder ignores
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidCursor, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalidCursor, err)
 	}
 	if len(b) < cursorFixed+4 {
-		return nil, fmt.Errorf("%w: it is too short", ErrInvalidCursor)
+		return nil, nil, fmt.Errorf("%w: it is too short", ErrInvalidCursor)
 	}
 	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
 	if crc32.Checksum(body, castagnoli) != sum {
-		return nil, fmt.Errorf("%w: its checksum does not match", ErrInvalidCursor)
+		return nil, nil, fmt.Errorf("%w: its checksum does not match", ErrInvalidCursor)
 	}
 	if body[0] != cursorVersion {
-		return nil, fmt.Errorf("%w: version %d, this program writes %d", ErrInvalidCursor, body[0], cursorVersion)
+		return nil, nil, fmt.Errorf("%w: version %d, this program writes %d", ErrInvalidCursor, body[0], cursorVersion)
 	}
 	n := int(binary.LittleEndian.Uint32(body[17:]))
-	if n > maxCursorSources || len(body) != cursorFixed+cursorSource*n {
-		return nil, fmt.Errorf("%w: its length does not fit its %d sources", ErrInvalidCursor, n)
+	if n == 0 || n > maxCursorSources || len(body) != cursorFixed+cursorSource*n {
+		return nil, nil, fmt.Errorf("%w: its length does not fit its %d sources", ErrInvalidCursor, n)
 	}
 	if fence.TopicID(body[1:17]) != topic {
-		return nil, fmt.Errorf("%w: identity %s, this topic is %s", ErrForeignCursor, fence.TopicID(body[1:17]), topic)
+		return nil, nil, fmt.Errorf("%w: identity %s, this topic is %s", ErrForeignCursor, fence.TopicID(body[1:17]), topic)
 	}
-	pos := make(cp.Position, n)
+	pos, m := make(cp.Position, n), marks{}
 	last := int64(-1)
 	for i := range n {
 		at := cursorFixed + cursorSource*i
 		seq := binary.LittleEndian.Uint32(body[at:])
 		if int64(seq) <= last {
-			return nil, fmt.Errorf("%w: its sources are out of order", ErrInvalidCursor)
+			return nil, nil, fmt.Errorf("%w: its sources are out of order", ErrInvalidCursor)
 		}
 		last = int64(seq)
-		pos[fence.RangeID{Topic: topic, Seq: seq}] = binary.LittleEndian.Uint64(body[at+4:])
+		id := fence.RangeID{Topic: topic, Seq: seq}
+		pos[id] = binary.LittleEndian.Uint64(body[at+4:])
+		if mark := binary.LittleEndian.Uint32(body[at+12:]); mark != 0 {
+			m[id] = mark
+		}
 	}
-	return pos, nil
+	return pos, m, nil
 }
