@@ -155,19 +155,22 @@ func (w *world) send(r *rangeModel, p *producerModel) {
 
 // collect takes the answers that are there, or waits for them.
 func (w *world) collect(r *rangeModel, p *producerModel, wait bool) {
-	failed := false
+	var failed *Segment
 	for len(p.flying) > 0 && (wait || p.flying[0].answered()) {
 		f := p.flying[0]
 		f.wait(w.t)
 		p.flying = p.flying[1:]
 		switch {
 		case f.Err != nil:
-			failed = true
+			failed = f.seg
 			w.seen["refused"]++
-		case failed:
+		case f.seg == failed:
 			w.t.Fatalf("acknowledged behind one that was not: offset %d", f.First)
 		default:
-			p.waiting = p.waiting[1:]
+			// A repeat may be refused by a copy that fails, and what follows it be taken by
+			// the next one.
+			at := slices.Index(p.waiting, f.b)
+			p.waiting = slices.Delete(p.waiting, at, at+1)
 			for i := range f.b.values {
 				seq := f.b.first + uint64(i)
 				if f.Duplicate {
@@ -185,11 +188,11 @@ func (w *world) collect(r *rangeModel, p *producerModel, wait bool) {
 				w.seen["repeat"]++
 			}
 		}
-		if failed && !wait {
+		if failed != nil && !wait {
 			wait = true // the ones behind it are about to be refused, too
 		}
 	}
-	if failed && r.head != nil && !r.head.Writable() {
+	if failed != nil && r.head != nil && !r.head.Writable() {
 		w.collectAll(r)
 		w.roll(r)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"sync"
 	"syscall"
@@ -528,6 +529,47 @@ func TestCreateOnce(t *testing.T) {
 	}
 	if _, err := s.Create(t.Context(), metaOf(segID(0, 0), 0), nil); err == nil {
 		t.Fatal("made a second time")
+	}
+	must(t, s.bear(segID(0, 1)))
+	if _, err := s.Create(t.Context(), metaOf(segID(0, 1), 0), nil); !errors.Is(err, fs.ErrExist) {
+		t.Fatalf("made twice at once: %v", err)
+	}
+	s.born(segID(0, 1))
+	newSegment(t, s, segID(0, 1), 0, nil)
+}
+
+// A failed copy that has lost acknowledged records since is damaged: no fence hides
+// that, however often it is asked.
+func TestFenceOfACopyThatLostRecords(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 12))
+	d := newDisk(1)
+	s, _ := openStore(t, d, testOptions())
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	p := &source{id: 7}
+	var last int64
+	for range 5 {
+		last = seg.Position()
+		put(t, seg, p.next(rng, 1, 6000))
+	}
+	fault := d.Fail(simdisk.Always(syscall.EIO, appendWrite))
+	f, err := send(t, seg, p.next(rng, 1, 100))
+	must(t, err)
+	f.wait(t)
+	if !errors.Is(f.Err, ErrStorage) || fault.ErrorCount() != 1 {
+		t.Fatal(f.Err)
+	}
+	fault.Stop()
+	file, err := d.Open(seg.File(), false)
+	must(t, err)
+	must(t, file.WriteAt(make([]byte, 4096), last))
+	must(t, file.Close())
+	for range 2 {
+		if end, err := seg.Fence(); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("fenced at %+v: %v", end, err)
+		}
+		if _, ok := seg.Fenced(); ok {
+			t.Fatal("fenced without its records")
+		}
 	}
 }
 
