@@ -26,6 +26,10 @@ type CorruptError struct {
 	File   string
 	Byte   int64
 	Reason string
+
+	// Accepted: somebody who may decide it accepted the loss. [Verify] says so, and
+	// [Verdict.Losses].
+	Accepted bool
 }
 
 func (e *CorruptError) Error() string {

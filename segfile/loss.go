@@ -143,17 +143,68 @@ func losses(d disk.Disk, name string, salt, base uint64, end fence.End) ([]Hole,
 	return holes, nil
 }
 
+// markAccepted marks the holes that lie in an accepted one, and the faults that go
+// with them: what is in such a hole, the padding before it where the file was cut,
+// and the footer where the file was lost up to its end.
+func markAccepted(accepted, holes []Hole, faults []*CorruptError, end fence.End) {
+	for i := range holes {
+		h := &holes[i]
+		h.Accepted = h.Accepted || slices.ContainsFunc(accepted, func(a Hole) bool {
+			return a.Position <= h.Position && h.Position+h.Length <= a.Position+a.Length &&
+				a.Offset <= h.Offset && h.Offset+h.Records <= a.Offset+a.Records
+		})
+	}
+	for _, f := range faults {
+		if slices.ContainsFunc(holes, func(h Hole) bool {
+			return !h.Accepted && h.Position <= f.Byte && f.Byte < h.Position+h.Length
+		}) {
+			continue
+		}
+		f.Accepted = slices.ContainsFunc(accepted, func(a Hole) bool {
+			to := a.Position + a.Length
+			return a.Position <= f.Byte && f.Byte < to ||
+				f.Byte > DataStart && alignBlock(f.Byte) == a.Position ||
+				f.Byte >= end.Position && to == end.Position
+		})
+	}
+}
+
+// Losses are the Holes and what was accepted as lost beside them, with the Faults
+// that go with an accepted loss marked. settled says that nothing but accepted losses
+// makes the file a damaged one.
+func (v *Verdict) Losses() (holes []Hole, settled bool, err error) {
+	if v.refusal != nil || v.Latch.State() == fence.Open {
+		return v.Holes, false, nil
+	}
+	accepted, err := losses(v.d, v.Name, v.hdr.Salt, v.hdr.Base, v.End)
+	if err != nil {
+		return v.Holes, false, err
+	}
+	holes = joinHoles(accepted, v.Holes)
+	markAccepted(accepted, holes, v.Faults, v.End)
+	settled = len(accepted) > 0 &&
+		!slices.ContainsFunc(holes, func(h Hole) bool { return !h.Accepted && h.Records > 0 }) &&
+		!slices.ContainsFunc(v.Faults, func(f *CorruptError) bool { return !f.Accepted })
+	return holes, settled, nil
+}
+
 // allHoles joins the holes in the footer with those on record as accepted.
 func (r *Reader) allHoles() ([]Hole, error) {
 	all, err := losses(r.d, r.name, r.hdr.Salt, r.hdr.Base, r.end)
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range r.holes {
+	return joinHoles(all, r.holes), nil
+}
+
+// joinHoles adds the holes on record to the accepted ones, in the order of the file.
+func joinHoles(accepted, holes []Hole) []Hole {
+	all := slices.Clone(accepted)
+	for _, h := range holes {
 		if !slices.ContainsFunc(all, func(a Hole) bool { return a.Position <= h.Position && h.Position < a.Position+a.Length }) {
 			all = append(all, h)
 		}
 	}
 	slices.SortFunc(all, func(a, b Hole) int { return int(min(max(a.Position-b.Position, -1), 1)) })
-	return all, nil
+	return all
 }

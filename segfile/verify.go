@@ -38,8 +38,8 @@ type Report struct {
 
 // Verify reads all of a file that matters: header, latch slots, every frame with
 // its payload, padding, and the footer, which must be the one that the frames
-// give. The error is the first of the Problems, or says why the file could not be
-// read or is no segment. progress, if not nil, hears after every stretch how many
+// give. The error is the first of the Problems that nobody accepted the loss of, or
+// says why the file could not be read or is no segment. progress, if not nil, hears after every stretch how many
 // bytes are done; an error from it ends the verification.
 func Verify(d disk.Disk, name string, progress func(done, total int64) error) (Report, error) {
 	v, err := Recover(d, name)
@@ -72,9 +72,30 @@ func Verify(d disk.Disk, name string, progress func(done, total int64) error) (R
 		if rep.State == Clean || rep.State == Torn {
 			rep.State = Damaged
 		}
-		return rep, rep.Problems[0]
+		return rep, rep.judge(d)
 	}
 	return rep, nil
+}
+
+// judge tells the damage whose loss was accepted from what is left.
+func (rep *Report) judge(d disk.Disk) error {
+	if rep.Latch.State() != fence.Open {
+		accepted, err := losses(d, rep.Name, rep.Meta.Salt, rep.Meta.Base, rep.End)
+		var bad *CorruptError
+		switch {
+		case errors.As(err, &bad):
+			rep.Problems = append(rep.Problems, bad)
+		case err != nil:
+			return fmt.Errorf("segfile: %s: %w", rep.Name, err)
+		}
+		markAccepted(accepted, rep.Holes, rep.Problems, rep.End)
+	}
+	for _, p := range rep.Problems {
+		if !p.Accepted {
+			return p
+		}
+	}
+	return nil
 }
 
 // scrub is one verification.

@@ -41,7 +41,7 @@ var exitCodes = []struct {
 	{exitConflict, "it exists already, or its state does not allow this"},
 	{exitLocked, "another process has the data directory open"},
 	{exitSpace, "the disk is full: appends are refused until there is space again"},
-	{exitDamaged, "a file is damaged; the message names file and byte"},
+	{exitDamaged, "a file is damaged; the message names file and byte. Damage whose loss was accepted ends with 0"},
 	{exitIncomplete, "the file is an open segment with an incomplete tail, as a crash leaves it; opening the data directory recovers it"},
 	{exitForeign, "the file is not a segment file, belongs to another place, or was written by a newer version"},
 	{exitUnproven, "a demo or benchmark ran, and its result is not what it must be"},

@@ -23,7 +23,14 @@ Only as much of the file is read as that takes; 'segment verify' reads all.`,
 				if err != nil {
 					return err
 				}
-				if err := a.report(inspectJSON(v), func() { a.printVerdict(v) }); err != nil {
+				holes, settled, err := v.Losses()
+				if err != nil {
+					return err
+				}
+				v.Holes = holes
+				r := inspectJSON(v)
+				r.Accepted = settled
+				if err := a.report(r, func() { a.printVerdict(v, settled) }); err != nil || settled {
 					return err
 				}
 				return stateError(v.State, v.Cut, v.Latch, v.Err(), v.Why)
@@ -50,6 +57,7 @@ type inspectReport struct {
 	File     string       `json:"file"`
 	State    string       `json:"state"`
 	Why      string       `json:"why,omitempty"`
+	Accepted bool         `json:"accepted"` // damaged, and all of that is an accepted loss
 	Latch    string       `json:"latch"`
 	Topic    string       `json:"topic"`
 	TopicID  string       `json:"topic_id"`
@@ -121,7 +129,7 @@ func cutJSON(c segfile.Cut) *cutReport {
 	return &r
 }
 
-func (a *app) printVerdict(v *segfile.Verdict) {
+func (a *app) printVerdict(v *segfile.Verdict, settled bool) {
 	r := inspectJSON(v)
 	a.printf("%s\n", r.File)
 	if r.Topic != "" {
@@ -130,6 +138,9 @@ func (a *app) printVerdict(v *segfile.Verdict) {
 		a.printf("  created   %s by writer %s, salt %s\n", dateText(v.Meta.Created), r.Writer, r.Salt)
 	}
 	a.printf("  state     %s: %s\n", r.State, r.Why)
+	if settled {
+		a.printf("  loss      %s, accepted\n", plural(acceptedRecords(v.Holes), "record"))
+	}
 	if r.Fenced != nil {
 		a.printf("  latch     %s at %s by fence %s\n", r.Latch, dateText(r.Fenced.UnixMilli()), r.FenceID)
 	} else {

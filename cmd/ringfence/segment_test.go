@@ -141,8 +141,94 @@ func TestDamageAndAcceptedLoss(t *testing.T) {
 	if want := 1200 - int(holes[0].Records); r.code != exitOK || strings.Count(r.out, "\n") != want || !strings.Contains(r.err, "their loss was accepted") {
 		t.Errorf("after accepting %d: exit %d, %d records, want %d: %s", holes[0].Records, r.code, strings.Count(r.out, "\n"), want, r.err)
 	}
+	checkAccepted(t, file, holes[0].Records)
 	if out := ok(t, "", "segment", "accept-loss", segments(t, dir)[1]); !strings.Contains(out, "no loss to accept") {
 		t.Errorf("a whole file: %s", out)
+	}
+}
+
+// checkAccepted holds what the commands say of a file against an accepted loss.
+func checkAccepted(t *testing.T, file string, records uint64) {
+	t.Helper()
+	if rep := parse[[]verifyReport](t, ok(t, "", "segment", "verify", file, "--json"))[0]; !rep.Accepted || rep.State != "damaged" || len(rep.Problems) == 0 || !rep.Holes[0].Accepted {
+		t.Errorf("verify --json: %+v", rep)
+	}
+	given := fmt.Sprintf("the loss of %s was accepted", plural(records, "record"))
+	if out := ok(t, "", "segment", "verify", file); !strings.Contains(out, given) {
+		t.Errorf("verify: %s", out)
+	}
+	if out := ok(t, "", "segment", "accept-loss", file); !strings.Contains(out, "already on record") || !strings.Contains(out, given) {
+		t.Errorf("accept-loss again: %s", out)
+	}
+	if rep := parse[inspectReport](t, ok(t, "", "segment", "inspect", file, "--json")); !rep.Accepted || len(rep.Holes) != 1 || !rep.Holes[0].Accepted {
+		t.Errorf("inspect --json: %+v", rep)
+	}
+	ok(t, "", "segment", "inspect", file)
+	ok(t, "", "segment", "dump", file)
+}
+
+// A closed file that was cut short is damaged until its loss is accepted; damage that
+// comes on top is not accepted with it.
+func TestAcceptedTruncation(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	for i := range 3 {
+		ok(t, lines(400), "produce", "t", "--create", "--data-dir", dir, "--batch", "4KiB", "--producer-id", fmt.Sprint(i+1))
+	}
+	file := segments(t, dir)[0]
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.Index(string(b), "thing number 200")
+	if at < 0 {
+		t.Fatal("the record to cut at is not in the file")
+	}
+	if err := os.Truncate(file, int64(at)); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range []string{"verify", "inspect"} {
+		if r := ringfence(t, "", "segment", cmd, file); r.code != exitDamaged {
+			t.Errorf("%s of a cut file: exit %d: %s", cmd, r.code, r.err)
+		}
+	}
+	holes := parse[[]holeReport](t, ok(t, "", "segment", "accept-loss", file, "--yes", "--json"))
+	if len(holes) != 1 || holes[0].Records == 0 {
+		t.Fatalf("accepted %+v", holes)
+	}
+	r := ringfence(t, "", "consume", "t", "--data-dir", dir)
+	if want := 1200 - int(holes[0].Records); r.code != exitOK || strings.Count(r.out, "\n") != want || !strings.Contains(r.err, "their loss was accepted") {
+		t.Errorf("after accepting %d: exit %d, %d records, want %d: %s", holes[0].Records, r.code, strings.Count(r.out, "\n"), want, r.err)
+	}
+	checkAccepted(t, file, holes[0].Records)
+
+	first := strings.Index(string(b), "thing number 3")
+	b[first] ^= 1
+	if err := os.WriteFile(file, b[:at], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := ringfence(t, "", "segment", "verify", file, "--json")
+	if rep := parse[[]verifyReport](t, v.out)[0]; v.code != exitDamaged || rep.Accepted || len(rep.Holes) != 2 || rep.Holes[0].Accepted || !rep.Holes[1].Accepted {
+		t.Errorf("more damage: exit %d, %+v", v.code, rep)
+	}
+}
+
+// Where no record is lost there is nothing to accept, but the damage is named.
+func TestNoLossToAccept(t *testing.T) {
+	dir, _ := filled(t, 50)
+	file := segments(t, dir)[0]
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[4096+100] ^= 1 // one of two copies of the latch
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := ok(t, "", "segment", "accept-loss", file); !strings.Contains(out, "every record can be read") || !strings.Contains(out, "  damage    byte ") {
+		t.Errorf("a damaged latch: %s", out)
+	}
+	if r := ringfence(t, "", "segment", "verify", file); r.code != exitDamaged {
+		t.Errorf("verify of a damaged latch: exit %d: %s", r.code, r.err)
 	}
 }
 

@@ -17,7 +17,8 @@ func (a *app) segmentVerifyCommand() *cobra.Command {
 		Short: "Check every byte of segment files that matters",
 		Long: `Check every byte of segment files that matters: header, latch, each frame with its
 payload and padding, footer. Damage is reported with file and byte and ends with
-exit code 7. The incomplete tail of an open segment, as a crash leaves it, is no
+exit code 7, or with 0 if all of it is a loss that 'segment accept-loss' has put on
+record: the report says accepted then. The incomplete tail of an open segment, as a crash leaves it, is no
 damage and ends with 8. With several files the gravest code counts.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.segmentVerify(cmd.Context(), args) },
@@ -28,6 +29,7 @@ damage and ends with 8. With several files the gravest code counts.`,
 type verifyReport struct {
 	File     string          `json:"file"`
 	OK       bool            `json:"ok"`
+	Accepted bool            `json:"accepted"` // damaged, and all of that is an accepted loss
 	State    string          `json:"state,omitempty"`
 	Latch    string          `json:"latch,omitempty"`
 	Records  uint64          `json:"records"`
@@ -44,8 +46,9 @@ type verifyReport struct {
 }
 
 type problemReport struct {
-	Byte   int64  `json:"byte"`
-	Reason string `json:"reason"`
+	Byte     int64  `json:"byte"`
+	Reason   string `json:"reason"`
+	Accepted bool   `json:"accepted"`
 }
 
 func (a *app) segmentVerify(ctx context.Context, files []string) error {
@@ -106,14 +109,14 @@ func (a *app) verifyOne(ctx context.Context, file string) (rep segfile.Report, e
 
 func verifyJSON(file string, rep segfile.Report, err error) verifyReport {
 	r := verifyReport{
-		File: file, OK: err == nil, Records: rep.Records, Frames: rep.Frames, Marks: rep.Marks, Bytes: rep.Bytes, FileSize: rep.FileSize,
+		File: file, OK: err == nil, Accepted: err == nil && len(rep.Problems) > 0, Records: rep.Records, Frames: rep.Frames, Marks: rep.Marks, Bytes: rep.Bytes, FileSize: rep.FileSize,
 		Problems: []problemReport{}, Holes: holesJSON(rep.Holes), Cut: cutJSON(rep.Cut), ExitCode: exitCode(err),
 	}
 	if rep.FileSize > 0 {
 		r.State, r.Latch, r.Digest = rep.State.String(), rep.Latch.State().String(), fmt.Sprintf("%016x", rep.Digest)
 	}
 	for _, p := range rep.Problems {
-		r.Problems = append(r.Problems, problemReport{p.Byte, p.Reason})
+		r.Problems = append(r.Problems, problemReport{p.Byte, p.Reason, p.Accepted})
 	}
 	if err != nil {
 		r.Error = err.Error()
@@ -123,6 +126,10 @@ func verifyJSON(file string, rep segfile.Report, err error) verifyReport {
 
 func (a *app) printVerified(file string, rep segfile.Report, err error) {
 	switch {
+	case err == nil && len(rep.Problems) > 0:
+		a.printf("%s: damaged, and the loss of %s was accepted; %s can be read, digest %016x\n", file,
+			plural(acceptedRecords(rep.Holes), "record"), plural(rep.Records, "record"), rep.Digest)
+		a.printProblems(rep.Problems)
 	case err == nil:
 		a.printf("%s: ok, %s, %s in %s and %s, digest %016x\n", file, rep.Latch.State(), plural(rep.Records, "record"),
 			plural(rep.Frames, "frame"), plural(rep.Marks, "mark"), rep.Digest)
@@ -130,10 +137,18 @@ func (a *app) printVerified(file string, rep segfile.Report, err error) {
 		a.printf("%s: incomplete: %v; %s before that are whole\n", file, err, plural(rep.Records, "record"))
 	default:
 		a.printf("%s: %v\n", file, err)
-		for _, p := range rep.Problems {
-			a.printf("  damage    byte %d: %s\n", p.Byte, p.Reason)
-		}
+		a.printProblems(rep.Problems)
 	}
 	a.printHoles(rep.Holes)
 	a.printCut(rep.Cut)
+}
+
+func (a *app) printProblems(problems []*segfile.CorruptError) {
+	for _, p := range problems {
+		state := ""
+		if p.Accepted {
+			state = " (accepted)"
+		}
+		a.printf("  damage    byte %d: %s%s\n", p.Byte, p.Reason, state)
+	}
 }
