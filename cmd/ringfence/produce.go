@@ -36,7 +36,10 @@ stands between newlines; it is stored byte for byte. The command ends when every
 line is on stable storage, and says how many were.
 
 Give --producer-id to make a rerun safe: after a crash, the same input under the
-same id stores only what is missing. Records of one key keep their order.`,
+same id stores only what is missing. Lines are recognised by their number, not by
+what they say, so an id belongs to one input of one topic for ever: other input
+under it is taken for a repeat and is not stored. A warning says when lines were.
+Records of one key keep their order.`,
 		Example: `  journalctl -o cat | ringfence produce logs --create
   ringfence produce logs --file access.log --key-regexp '^(\S+)' --producer-id 1`,
 		Args: cobra.ExactArgs(1),
@@ -49,7 +52,7 @@ same id stores only what is missing. Records of one key keep their order.`,
 	fl.Var(&f.batch, "batch", "most bytes of a batch, and so of a record")
 	fl.StringVar(&f.compress, "compress", "none", "none, s2 or zstd")
 	fl.BoolVar(&f.create, "create", false, "create the topic if it does not exist")
-	fl.Uint64Var(&f.producer, "producer-id", 0, "recognise what this id stored before; 0 draws a new one")
+	fl.Uint64Var(&f.producer, "producer-id", 0, "recognise the lines this id stored before; one id for one input, for ever; 0 draws a new one")
 	fl.DurationVar(&f.linger, "linger", 0, "keep a batch open this long for more lines")
 	return cmd
 }
@@ -166,6 +169,9 @@ func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 	}
 	s := r.report
 	s.Records, s.Duplicates, s.Bytes, s.Seconds = r.acked.Load(), r.duplicates.Load(), r.bytes.Load(), time.Since(r.start).Seconds()
+	if s.Duplicates > 0 {
+		fmt.Fprintf(a.err, "ringfence: warning: %s\n", s.repeats())
+	}
 	if err != nil && ctx.Err() != nil && withoutCancel(err) == nil {
 		return told{fmt.Errorf("%w; %s acknowledged, on stable storage", errInterrupted, plural(s.Records, "record"))}
 	}
@@ -176,9 +182,20 @@ func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 		a.printf("%s in %s: %s, %.1f MB/s, all on stable storage\n", plural(s.Records, "record"), timeText(time.Since(r.start)),
 			bytesText(s.Bytes), float64(s.Bytes)/1e6/max(s.Seconds, 1e-9))
 		if s.Duplicates > 0 {
-			a.printf("%s had been stored before by producer %d and are there once\n", plural(s.Duplicates, "record"), s.Producer)
+			a.printf("of them %s stored before, by their sequence numbers, and not stored again\n", plural(s.Duplicates, "record"))
 		}
 	})
+}
+
+// repeats warns of lines that were not stored because of their sequence numbers:
+// right for the same input, a loss for any other.
+func (s produceReport) repeats() string {
+	what := fmt.Sprintf("sequence numbers 1 to %d of producer %d were stored before: these lines were NOT stored again", s.Duplicates, s.Producer)
+	if s.Duplicates < s.Records {
+		what = fmt.Sprintf("%d of the first %d sequence numbers of producer %d were stored before: those lines were NOT stored again, the other %d were stored",
+			s.Duplicates, s.Records, s.Producer, s.Records-s.Duplicates)
+	}
+	return what + "; use another --producer-id for other input"
 }
 
 // keyFunc returns what takes a key from a line: nil for a line without one.

@@ -134,10 +134,29 @@ func TestProduceReports(t *testing.T) {
 		t.Errorf("said %q", text)
 	}
 	ok(t, "", "produce", "t", "--data-dir", dir) // nothing is fine
+
 	out := ok(t, "", "consume", "t", "--data-dir", dir, "--format", "json")
 	first := parse[recordJSON](t, strings.SplitN(out, "\n", 2)[0])
 	if *first.Key != "a" || *first.Value != "a b" || first.Headers[0].Name != "from" || *first.Headers[0].Value != "test" {
 		t.Errorf("record %+v", first)
+	}
+}
+
+// Input that is taken for a repeat is warned about.
+func TestProduceWarnsOfRepeats(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	for _, tt := range []struct{ in, says string }{
+		{"one\n", ""},
+		{"other\n", "sequence numbers 1 to 1 of producer 7 were stored before: these lines were NOT stored again; use another --producer-id"},
+		{"other\nand more\n", "1 of the first 2 sequence numbers of producer 7 were stored before: those lines were NOT stored again, the other 1 were"},
+	} {
+		r := ringfence(t, tt.in, "produce", "t", "--create", "--data-dir", dir, "--producer-id", "7")
+		if r.code != 0 || !strings.Contains(r.err, tt.says) || strings.Contains(r.err, "NOT stored") && tt.says == "" {
+			t.Errorf("%q: %+v, want %q", tt.in, r, tt.says)
+		}
+	}
+	if got := ok(t, "", "consume", "t", "--data-dir", dir); got != "one\nand more\n" {
+		t.Errorf("stored %q", got)
 	}
 }
 
