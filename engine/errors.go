@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/ringfence/ringfence/cp"
@@ -38,9 +39,21 @@ type TopicError struct {
 
 func (e *TopicError) Error() string {
 	if e.Range < 0 {
-		return fmt.Sprintf("topic %q: %v", e.Topic, e.Err)
+		return fmt.Sprintf("topic %q: %s", e.Topic, e.reason())
 	}
-	return fmt.Sprintf("topic %q, range %d: %v", e.Topic, e.Range, e.Err)
+	return fmt.Sprintf("topic %q, range %d: %s", e.Topic, e.Range, e.reason())
+}
+
+// reason is what Err says, without the topic, which the errors of the layers below
+// name too, and without the names of the packages these are from.
+func (e *TopicError) reason() string {
+	topic := fmt.Sprintf("topic %q", e.Topic)
+	text := ": " + e.Err.Error()
+	for _, layer := range []string{topic, "cp", "frontend", "store", "segfile", "record"} {
+		text = strings.ReplaceAll(text, ": "+layer+": ", ": ")
+	}
+	text = strings.ReplaceAll(text, ": "+topic+", ", ": ")
+	return strings.TrimPrefix(text, ": ")
 }
 
 func (e *TopicError) Unwrap() error { return e.Err }
@@ -56,6 +69,8 @@ func about(topic string, rng int64, err error) error {
 	switch {
 	case errors.Is(err, cp.ErrNoSuchTopic):
 		err = fmt.Errorf("%w: create it first", err)
+	case errors.Is(err, ErrInvalidTopicName):
+		err = invalidName(err)
 	}
 	return &TopicError{Topic: topic, Range: rng, Err: fromHost(err)}
 }

@@ -14,7 +14,12 @@ func checkTopic(name string) error {
 	if cp.ValidTopicName(name) {
 		return nil
 	}
-	return &TopicError{Topic: abridged(name), Range: -1, Err: fmt.Errorf("%w: it has 1 to %d letters, digits, dots, underscores and minuses, and is not . or ..", ErrInvalidTopicName, cp.MaxName)}
+	return &TopicError{Topic: abridged(name), Range: -1, Err: invalidName(ErrInvalidTopicName)}
+}
+
+// invalidName adds what a topic's name may be.
+func invalidName(err error) error {
+	return fmt.Errorf("%w: it has 1 to %d letters, digits, '.', '_' and '-', and is neither '.' nor '..'", err, cp.MaxName)
 }
 
 // checkGroup refuses what cannot be a group's name; "" is no group.
