@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/spf13/cobra"
@@ -16,7 +17,14 @@ func (a *app) topicCreateCommand() *cobra.Command {
 ranges, as often as its load asks for.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), true, func(ctx context.Context, e *engine.Engine) error {
+			if o.Bits < 1 || o.Bits > 32 {
+				return usageError{fmt.Errorf("--bits is %d: want 1 to 32", o.Bits)}
+			}
+			// A policy exists only where there is a directory already.
+			return a.withEngine(cmd.Context(), o.Policy == "", func(ctx context.Context, e *engine.Engine) error {
+				if err := policyExists(ctx, e, o.Policy); err != nil {
+					return err
+				}
 				if err := e.CreateTopic(ctx, args[0], o); err != nil {
 					return err
 				}

@@ -78,14 +78,14 @@ until it is defined again or they are bound elsewhere.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				if err := policyExists(ctx, e, args[0]); err != nil {
+					return err
+				}
 				list, err := e.Policies(ctx)
 				if err != nil {
 					return err
 				}
-				p, ok := list[args[0]]
-				if !ok {
-					return notFound{fmt.Errorf("there is no policy %q", args[0])}
-				}
+				p := list[args[0]]
 				if err := e.DeletePolicy(ctx, args[0]); err != nil {
 					return err
 				}
@@ -106,6 +106,9 @@ func (a *app) policyBindCommand() *cobra.Command {
 				name = args[1]
 			}
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				if err := policyExists(ctx, e, name); err != nil {
+					return err
+				}
 				if err := e.BindPolicy(ctx, args[0], name); err != nil {
 					return err
 				}
@@ -119,6 +122,21 @@ func (a *app) policyBindCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// policyExists refuses the name of a policy that is not defined; "" names none.
+func policyExists(ctx context.Context, e *engine.Engine, name string) error {
+	if name == "" {
+		return nil
+	}
+	list, err := e.Policies(ctx)
+	if err != nil {
+		return err
+	}
+	if _, ok := list[name]; !ok {
+		return notFound{fmt.Errorf("there is no policy %.80q; 'ringfence topic policy set' defines one", name)}
+	}
+	return nil
 }
 
 // boundFlag is one limit of a policy: an age or a size, "off" or "inherit".
@@ -161,17 +179,24 @@ func (b *boundFlag) Type() string {
 	return "size"
 }
 
-// policyReport is a policy with --json: numbers in milliseconds and bytes, "off" or "inherit".
+// policyReport is a policy with --json: a number of milliseconds or bytes, "off" or "inherit".
 type policyReport struct {
 	Name            string `json:"name"`
-	MaxAge          string `json:"max_age_ms"`
-	MaxBytes        string `json:"max_bytes"`
-	SegmentMaxAge   string `json:"segment_max_age_ms"`
-	SegmentMaxBytes string `json:"segment_max_bytes"`
+	MaxAge          any    `json:"max_age_ms"`
+	MaxBytes        any    `json:"max_bytes"`
+	SegmentMaxAge   any    `json:"segment_max_age_ms"`
+	SegmentMaxBytes any    `json:"segment_max_bytes"`
 }
 
 func policyJSON(name string, p engine.Policy) policyReport {
-	return policyReport{name, p.MaxAge.String(), p.MaxBytes.String(), p.SegmentMaxAge.String(), p.SegmentMaxBytes.String()}
+	return policyReport{name, boundJSON(p.MaxAge), boundJSON(p.MaxBytes), boundJSON(p.SegmentMaxAge), boundJSON(p.SegmentMaxBytes)}
+}
+
+func boundJSON(b engine.Bound) any {
+	if n, ok := b.Get(); ok {
+		return n
+	}
+	return b.String()
 }
 
 func (a *app) printPolicies(list map[string]engine.Policy) {

@@ -87,7 +87,7 @@ func TestPolicies(t *testing.T) {
 	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
 	ok(t, "", in("topic", "policy", "set", "week", "--max-age", "7d", "--max-bytes", "10GiB", "--segment-max-age", "off")...)
 	list := parse[[]policyReport](t, ok(t, "", in("topic", "policy", "ls", "--json")...))
-	want := policyReport{"week", "604800000", "10737418240", "off", "inherit"}
+	want := policyReport{"week", 604800000.0, 10737418240.0, "off", "inherit"}
 	if len(list) != 1 || list[0] != want {
 		t.Errorf("policies: %+v, want %+v", list, want)
 	}
@@ -106,7 +106,10 @@ func TestPolicies(t *testing.T) {
 		args []string
 		code int
 	}{
-		{in("topic", "policy", "bind", "a", "nope"), exitUsage},
+		{in("topic", "policy", "bind", "a", "nope"), exitNotFound},
+		{in("topic", "create", "b", "--policy", "nope"), exitNotFound},
+		{in("topic", "create", "b", "--bits", "0"), exitUsage},
+		{in("topic", "describe", "b"), exitNotFound}, // neither made it
 		{in("topic", "policy", "bind", "nope", "week"), exitNotFound},
 		{in("topic", "policy", "delete", "nope"), exitNotFound},
 		{in("topic", "policy", "set", "x", "--max-age", "soon"), exitUsage},
