@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ringfence/ringfence/bench"
+	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/segfile/record"
 	"github.com/spf13/cobra"
 )
@@ -51,6 +53,9 @@ every row several times, floor and engine in turn, and the medians.`,
 			if err := checkIO(a.engine); err != nil {
 				return err
 			}
+			if err := f.check(cmd.Flags().Changed); err != nil {
+				return usageError{err}
+			}
 			if f.suite {
 				return a.benchSuite(cmd.Context(), f)
 			}
@@ -78,6 +83,46 @@ every row several times, floor and engine in turn, and the medians.`,
 	fl.StringVar(&f.dir, "dir", "", "where to make the temporary directory (default: --data-dir's file system, else the current directory's)")
 	fl.BoolVar(&f.allowErrors, "allow-errors", false, "print rates although appends failed")
 	return cmd
+}
+
+// maxSeconds is the longest measurement, a day.
+const maxSeconds = 86400.0
+
+// check refuses what cannot be measured, before anything is written.
+func (f benchFlags) check(given func(string) bool) error {
+	if !f.suite {
+		for _, flag := range []string{"rows", "markdown", "runs"} {
+			if given(flag) {
+				return fmt.Errorf("--%s goes with --suite", flag)
+			}
+		}
+	}
+	for _, row := range f.rows {
+		if !slices.Contains(bench.RowIDs(), row) {
+			return fmt.Errorf("--rows: there is no row %q; there are %s", row, strings.Join(bench.RowIDs(), ", "))
+		}
+	}
+	switch {
+	case given("seconds") && !(f.seconds > 0 && f.seconds <= maxSeconds):
+		return fmt.Errorf("--seconds is %g: want more than 0, and %g at most", f.seconds, maxSeconds)
+	case f.workers < 1:
+		return fmt.Errorf("--workers is %d: want 1 or more", f.workers)
+	case f.inFlight < 1:
+		return fmt.Errorf("--in-flight is %d: want 1 or more", f.inFlight)
+	case f.runs < 1:
+		return fmt.Errorf("--runs is %d: want 1 or more", f.runs)
+	case f.records < 0 || !(f.rate >= 0) || f.rollEvery < 0:
+		return errors.New("--records, --rate and --roll-every may not be negative")
+	case f.record < 32:
+		return fmt.Errorf("--record is %d bytes: want 32 or more", f.record)
+	case f.batch > engine.MaxBatchBytes || f.batch != 0 && f.batch < f.record+1024:
+		return fmt.Errorf("--batch is %d bytes: want 0, or --record and 1024 more, to %s", f.batch, bytesText(engine.MaxBatchBytes))
+	case f.segment < 1:
+		return errors.New("--segment is 0")
+	case f.retain != 0 && f.retain < f.segment:
+		return fmt.Errorf("--retain is %s: want 0, or --segment (%s) at least", bytesText(f.retain), bytesText(f.segment))
+	}
+	return nil
 }
 
 // benchDir is where a benchmark works. It is never the system's temporary

@@ -66,6 +66,9 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.max < 0 {
+		return usageError{fmt.Errorf("--max is %d: want 0, which is all, or more", f.max)}
+	}
 	write, err := recordWriter(f.format)
 	if err != nil {
 		return err

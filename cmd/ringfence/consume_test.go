@@ -51,8 +51,10 @@ func TestConsumeFrom(t *testing.T) {
 	if r := ringfence(t, "", "consume", "other", "--data-dir", dir, "--from", m[1]); r.code != exitUsage || !strings.Contains(r.err, "another topic") {
 		t.Errorf("a cursor of another topic: %+v", r)
 	}
-	if r := ringfence(t, "", in("--format", "xml")...); r.code != exitUsage {
-		t.Errorf("--format xml: %+v", r)
+	for _, bad := range [][]string{{"--format", "xml"}, {"--max", "-1"}} {
+		if r := ringfence(t, "", in(bad...)...); r.code != exitUsage {
+			t.Errorf("%v: %+v", bad, r)
+		}
 	}
 }
 

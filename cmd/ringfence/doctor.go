@@ -50,6 +50,9 @@ func (a *app) doctor(ctx context.Context, seconds float64) error {
 	if err := checkIO(a.engine); err != nil {
 		return err
 	}
+	if !(seconds >= 0 && seconds <= maxSeconds) {
+		return usageError{fmt.Errorf("--seconds is %g: want 0, which measures nothing, to %g", seconds, maxSeconds)}
+	}
 	dir, err := a.doctorDir()
 	if err != nil {
 		return err

@@ -57,6 +57,8 @@ Records of one key keep their order.`,
 	return cmd
 }
 
+const smallestBatch = 4 << 10 // that the engine takes
+
 // produceReport is what produce says at the end.
 type produceReport struct {
 	Topic      string  `json:"topic"`
@@ -64,10 +66,16 @@ type produceReport struct {
 	Duplicates int64   `json:"duplicates"` // of them, stored before by the same producer
 	Bytes      int64   `json:"bytes"`      // of keys and values
 	Seconds    float64 `json:"seconds"`
-	Producer   uint64  `json:"producer_id"`
+	Producer   uint64  `json:"producer_id,string"` // too large for many readers of numbers
 }
 
 func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
+	switch {
+	case f.batch < smallestBatch || f.batch > engine.MaxBatchBytes:
+		return usageError{fmt.Errorf("--batch is %d bytes: want %s to %s", f.batch, bytesText(smallestBatch), bytesText(engine.MaxBatchBytes))}
+	case f.linger < 0:
+		return usageError{fmt.Errorf("--linger is %s: want 0 or more", f.linger)}
+	}
 	codec, err := record.ParseCodec(f.compress)
 	if err != nil {
 		return usageError{fmt.Errorf("--compress is %q: want none, s2 or zstd", f.compress)}

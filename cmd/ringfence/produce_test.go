@@ -176,7 +176,11 @@ func TestProduceRefuses(t *testing.T) {
 		{"codec", "", []string{"produce", "t", "--compress", "lzma"}, exitUsage, "none, s2 or zstd"},
 		{"line too long", "ok\n" + long, []string{"produce", "t", "--batch", "16KiB"}, exitFailed, "line 2 is longer than 16.0 KiB"},
 		{"record too large", "ok\n" + long[:16<<10], []string{"produce", "t", "--batch", "16KiB"}, exitFailed, "line 2"},
-		{"batch too small", "", []string{"produce", "t", "--batch", "1"}, exitFailed, "BatchBytes"},
+		{"batch too small", "", []string{"produce", "t", "--batch", "1"}, exitUsage, "4.0 KiB to 8.0 MiB"},
+		{"no batch", "", []string{"produce", "t", "--batch", "0"}, exitUsage, "4.0 KiB to 8.0 MiB"},
+		{"batch too large", "", []string{"produce", "t", "--batch", "9MiB"}, exitUsage, "4.0 KiB to 8.0 MiB"},
+		{"linger", "", []string{"produce", "new", "--create", "--linger", "-1s"}, exitUsage, "--linger"},
+		{"nothing was created", "", []string{"produce", "new"}, exitNotFound, "no topic"},
 		{"no topic", "", []string{"produce"}, exitUsage, "Usage:"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
