@@ -67,7 +67,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		{}, {"demo"}, {"topic"}, {"topic", "create"}, {"topic", "ls"}, {"topic", "describe"}, {"topic", "split"}, {"topic", "merge"}, {"topic", "delete"},
 		{"topic", "policy"}, {"topic", "policy", "set"}, {"topic", "policy", "ls"}, {"topic", "policy", "delete"}, {"topic", "policy", "bind"},
 		{"produce"}, {"consume"}, {"segment"}, {"segment", "inspect"}, {"segment", "verify"}, {"segment", "dump"}, {"segment", "accept-loss"},
-		{"doctor"}, {"bench"}, {"bench", "append"},
+		{"doctor"}, {"version"}, {"bench"}, {"bench", "append"},
 	} {
 		out := ok(t, "", append(args, "--help")...)
 		if !strings.Contains(out, "Usage:") || !strings.Contains(out, "--json") || strings.Contains(out, "\x00") {

@@ -61,6 +61,8 @@ nothing, or with "ringfence topic create" and "ringfence produce".`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
+	root.Version = thisVersion().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(a.subcommands()...)
 	root.AddCommand(exitCodesTopic())

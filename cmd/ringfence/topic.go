@@ -13,7 +13,7 @@ func (a *app) topicCommand() *cobra.Command {
 func (a *app) subcommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.demoCommand(), a.topicCommand(), a.produceCommand(), a.consumeCommand(), a.segmentCommand(),
-		a.doctorCommand(), a.benchCommand(),
+		a.doctorCommand(), a.benchCommand(), a.versionCommand(),
 		a.demoChildCommand(), a.benchChildCommand(), // hidden: what demo and bench start and kill
 	}
 }
