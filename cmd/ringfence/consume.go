@@ -37,7 +37,18 @@ With --group the position is kept in the data directory. It is committed at leas
 once a second, after what was printed, so a run that is killed may print its last
 records again and never leaves one out.
 Without --from a group goes on where it stopped, and everything else begins at the
-start. --from TIME is RFC 3339, or milliseconds since 1970.`,
+start. A group's position only moves forward here: a run with --from that ends
+before it leaves it as it is.
+
+--from is start, end, the cursor that an earlier run named, a time (RFC 3339, or
+milliseconds since 1970), or how long ago (90s, 15m, 36h): the first record of each
+range that is not older.
+
+--follow waits for records until SIGINT or SIGTERM, which end it with code 0. The
+directory belongs to this process meanwhile: the command and a program cannot use a
+directory at the same time, and network access is not part of this version. So no
+other process can store what this one would show; a program that wants to store and
+to follow links the engine and does both itself.`,
 		Example: `  ringfence consume logs --from start
   ringfence consume logs --group billing --follow --format json
   ringfence consume logs --from 2024-05-01T12:00:00Z --max 100`,
@@ -46,9 +57,9 @@ start. --from TIME is RFC 3339, or milliseconds since 1970.`,
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.group, "group", "", "keep the position under this name")
-	fl.StringVar(&f.from, "from", "", "start, end, a cursor or a time")
+	fl.StringVar(&f.from, "from", "", "start, end, a cursor, a time, or how long ago (15m)")
 	fl.Int64Var(&f.max, "max", 0, "stop after this many records; 0 is all")
-	fl.BoolVar(&f.follow, "follow", false, "wait for more records at the end")
+	fl.BoolVar(&f.follow, "follow", false, "wait at the end until a signal comes; no other process can store meanwhile")
 	fl.StringVar(&f.format, "format", "value", "value (one a line), json (one a line), or raw (values with nothing between)")
 	return cmd
 }

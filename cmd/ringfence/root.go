@@ -48,7 +48,8 @@ func (a *app) rootCommand() *cobra.Command {
 		Long: `Ringfence keeps named topics of key/value records in append-only segment files.
 
 Commands work on the data directory given with --data-dir or RINGFENCE_DATA_DIR,
-which only one process may have open. Start with "ringfence demo", which needs
+which only one process may have open: the command and a program cannot use a
+directory at the same time. Start with "ringfence demo", which needs
 nothing, or with "ringfence topic create" and "ringfence produce".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
