@@ -191,9 +191,11 @@ func (v *Verdict) fenced(o *opened) error {
 	s, _ := o.slots.current()
 	v.End, _ = v.Latch.End()
 	v.Durable = v.End.Position
-	if v.Why == "" {
-		v.Why = "fenced"
-	}
+	defer func() {
+		if v.Why == "" {
+			v.Why = "fenced"
+		}
+	}()
 	if v.End.Position > o.size {
 		v.damage(o.size, fmt.Sprintf("the file ends here, and the segment at byte %d", v.End.Position))
 		return nil
