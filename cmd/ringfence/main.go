@@ -12,12 +12,18 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 )
+
+// sameSignal is how long a signal that comes again is taken for the first.
+const sameSignal = 300 * time.Millisecond
 
 func main() {
 	spareProcessor()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	// A second signal ends the process at once. timeout(1) sends its signal twice, to
+	// the process and to its group, and means it once.
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
