@@ -101,7 +101,13 @@ func openJournal(slots [2]slotFile, names [2]string, disk [16]byte, form bool, n
 	if err := j.tryRotate(0); err != nil {
 		return nil, err
 	}
-	return j, j.even(slack, false)
+	if err := j.even(slack, false); err != nil {
+		return nil, err
+	}
+	if active < 0 && j.cramped != nil {
+		return nil, j.cramped // the first saves would wait for space
+	}
+	return j, nil
 }
 
 func readSlotHeader(f slotFile) (slotHeader, error) {
