@@ -248,3 +248,75 @@ func TestDeleteWhatCannotBeClosed(t *testing.T) {
 		t.Fatalf("%+v", o)
 	}
 }
+
+// D01: the metadata finds no space. Changes that need some are refused with the same
+// error, those that give some back and positions are taken, nothing that was answered
+// is lost, and with space everything is taken again.
+func TestD01FullMetadata(t *testing.T) {
+	v := newVolume(t, 64)
+	e := open(t, v.data(), Options{Vnodes: 1})
+	ctx := within(t)
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	produce(t, p, "k", "a", "b")
+	v.fill(0)
+	long := strings.Repeat("n", 240)
+	var err error
+	made := 0
+	for ; made < 50_000 && err == nil; made++ {
+		err = e.CreateTopic(ctx, fmt.Sprintf("%s-%d", long, made), TopicOptions{})
+	}
+	made--
+	is(t, err, ErrOutOfSpace, "metadata", "free space")
+	is(t, e.SetPolicy(ctx, "p", Policy{}), ErrOutOfSpace)
+	want(t, e, "t", "a", "b")
+	must(t, e.DeleteTopic(ctx, fmt.Sprintf("%s-%d", long, 0)))
+	shut(t, e)
+
+	e = open(t, v.data(), Options{Vnodes: 1}) // on the full volume, with as much metadata as fits
+	list, err := e.Topics(ctx)
+	if err != nil || len(list) != made { // one was deleted, one is t
+		t.Fatalf("%d topics, want %d: %v", len(list), made, err)
+	}
+	want(t, e, "t", "a", "b")
+	must(t, e.DeleteTopic(ctx, fmt.Sprintf("%s-%d", long, 1)))
+	v.empty()
+	eventually(t, "topics can be made", func() bool {
+		err := e.CreateTopic(ctx, "late", TopicOptions{})
+		if err != nil {
+			is(t, err, ErrOutOfSpace)
+		}
+		return err == nil
+	})
+	p = newProducer(t, e, ProducerOptions{Topic: "t"})
+	eventually(t, "records are taken", func() bool {
+		_, err := p.Produce(ctx, Record{Value: []byte("c")})
+		if err != nil {
+			is(t, err, ErrOutOfSpace)
+		}
+		return err == nil
+	})
+	want(t, e, "t", "a", "b", "c")
+}
+
+// A first start without space for the metadata says so, and leaves nothing that the
+// next one minds.
+func TestD01FirstStart(t *testing.T) {
+	v := newVolume(t, 32)
+	for _, left := range []int64{0, 100 << 10, 1500 << 10, 3 << 20} {
+		v.fill(left)
+		var err error
+		soon(t, "a first start on a full disk", func() {
+			var e *Engine
+			if e, err = Open(v.data(), small(Options{})); err == nil {
+				err = e.Close()
+			}
+		})
+		is(t, err, ErrOutOfSpace, "free space")
+		v.empty()
+		e := open(t, v.data(), Options{})
+		newTopic(t, e, "t")
+		shut(t, e)
+		must(t, os.RemoveAll(v.data()))
+	}
+}
