@@ -522,14 +522,20 @@ func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, boo
 // registered a moment ago, has just expired, or its file is gone. Unknown is not
 // empty.
 func (e *Engine) missing(id fence.SegmentID) error {
-	active := false
-	err := e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
-		if seg := s.Segment(id); seg == nil || seg.Phase == cp.Active {
-			active = true
+	for range 2 {
+		sealed := false
+		err := e.withTopic(id.Range.Topic, func(s *cp.State, t *cp.Topic) {
+			seg := s.Segment(id)
+			sealed = seg != nil && seg.Phase == cp.Sealed
+		})
+		if err != nil || !sealed {
+			return err
 		}
-	})
-	if err != nil || active {
-		return err
+		// A sealed one had its file before it was sealed, and loses it after it has
+		// expired: it may have come, or gone, since it was looked for.
+		if _, err := e.store.Segment(id); err == nil {
+			return nil
+		}
 	}
 	return fmt.Errorf("%w: the file of segment %s is not there", ErrDamaged, id)
 }

@@ -53,6 +53,7 @@ type Engine struct {
 	tasks sync.WaitGroup
 
 	heads  sync.Map // fence.RangeID -> *sync.Mutex, see hold
+	desks  desks    // the segments that are open for appends
 	rolled sync.Map // fence.SegmentID -> *rolling, see roll
 
 	// lost says of segments that cannot be read, and not be written on, why. Set by
@@ -114,7 +115,7 @@ func Open(dir string, o Options) (*Engine, error) {
 
 func (e *Engine) open() error {
 	d, err := disk.Open(filepath.Join(e.dir, "log"), disk.Options{
-		Engine: e.opts.IO, ArenaBytes: e.opts.ArenaBytes, RawWait: e.opts.RawWait,
+		Engine: e.opts.IO, ArenaBytes: e.opts.ArenaBytes, RawWait: e.opts.RawWait, OpenFiles: e.opts.OpenFiles / 2,
 	})
 	if err != nil {
 		return err

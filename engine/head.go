@@ -99,7 +99,11 @@ func (e *Engine) create(id fence.SegmentID, create creator) (*store.Segment, err
 	if err != nil {
 		return nil, err
 	}
-	return create(context.Background(), meta, table)
+	seg, err := create(context.Background(), meta, table)
+	if err == nil {
+		e.makeRoom(seg)
+	}
+	return seg, err
 }
 
 // lineage says where a range's knowledge of its producers lies: in its last

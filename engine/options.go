@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"syscall"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -25,6 +26,10 @@ type Options struct {
 	// PoolBytes bounds the retired segment files that are kept to be written again;
 	// 0 means four segments.
 	PoolBytes int64
+	// OpenFiles is how many segment files are kept open: half of them to append to, of
+	// which the one that was written least lately is closed for the next; half of them
+	// to read. 0 means half of what the process may have open.
+	OpenFiles int
 	// Shards is the number of append queues; 0 means one for every four CPUs.
 	Shards int
 	// Vnodes is the number of metadata shards, fixed when the directory is made; 0
@@ -56,6 +61,7 @@ func (o Options) withDefaults(cpus int) (Options, error) {
 	o.ArenaBytes = cmp.Or(o.ArenaBytes, 64<<20)
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 256<<20)
 	o.PoolBytes = cmp.Or(o.PoolBytes, 4*o.SegmentBytes)
+	o.OpenFiles = cmp.Or(o.OpenFiles, fileLimit()/2)
 	o.Shards = cmp.Or(o.Shards, max(1, cpus/4))
 	o.Vnodes = cmp.Or(o.Vnodes, 4)
 	o.RetainEvery = cmp.Or(o.RetainEvery, time.Minute)
@@ -73,10 +79,21 @@ func (o Options) withDefaults(cpus int) (Options, error) {
 		return o, fmt.Errorf("engine: ArenaBytes is %d, want 4 MiB or more", o.ArenaBytes)
 	case o.SegmentBytes < 1<<20:
 		return o, fmt.Errorf("engine: SegmentBytes is %d, want 1 MiB or more", o.SegmentBytes)
+	case o.OpenFiles < 16:
+		return o, fmt.Errorf("engine: OpenFiles is %d, want 16 or more", o.OpenFiles)
 	case o.Shards < 0 || o.Vnodes < 0 || o.PoolBytes < 0 || o.RetainEvery < 0:
 		return o, fmt.Errorf("engine: Shards, Vnodes, PoolBytes and RetainEvery may not be negative")
 	}
 	return o, o.Retention.Validate()
+}
+
+// fileLimit is how many files the process may have open.
+func fileLimit() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return 1024
+	}
+	return int(min(max(l.Cur, 64), 1<<20))
 }
 
 // Policy is a named set of retention and roll rules; see cp.Policy. Limit, Unlimited

@@ -229,8 +229,10 @@ func TestManyTopics(t *testing.T) {
 	if s := os.Getenv("RINGFENCE_TOPICS"); s != "" {
 		fmt.Sscan(s, &n)
 	}
+	most := min(512, fileLimit()/2)
 	dir := t.TempDir()
-	e := open(t, dir, Options{})
+	o := Options{OpenFiles: most}
+	e := open(t, dir, o)
 	ctx := context.Background()
 	began := time.Now()
 	each := func(do func(i int) error) {
@@ -245,6 +247,9 @@ func TestManyTopics(t *testing.T) {
 		t.Helper()
 		open, _ := os.ReadDir("/proc/self/fd")
 		t.Logf("%s %d topics: %v, %d files open", what, n, time.Since(began).Round(time.Millisecond), len(open))
+		if len(open) > most+100 {
+			t.Errorf("%d files are open, want %d at most and a few", len(open), most)
+		}
 		began = time.Now()
 	}
 	name := func(i int) string { return fmt.Sprintf("topic-%06d", i) }
@@ -267,7 +272,7 @@ func TestManyTopics(t *testing.T) {
 	lap("listed")
 	must(t, e.Close())
 	lap("closed")
-	e = open(t, dir, Options{})
+	e = open(t, dir, o)
 	lap("opened")
 	each(func(i int) error {
 		c, err := e.NewConsumer(ConsumerOptions{Topic: name(i)})

@@ -190,6 +190,9 @@ func (s *Segment) readThrough(r *segfile.Reader, trim func() error) (fence.End, 
 		if err := trim(); err != nil {
 			s.store.log.Warn("cannot give unused blocks back", "file", s.name, "err", err)
 		}
+		if err := s.closeWriter(); err != nil { // one descriptor for a segment is enough
+			s.store.log.Warn("cannot close a fenced file", "file", s.name, "err", err)
+		}
 	})
 	return end, nil
 }
@@ -229,8 +232,16 @@ func (s *Segment) close() error {
 	if s.left != nil && s.left != r {
 		errs = append(errs, s.left.Close())
 	}
-	if s.writer != nil {
-		errs = append(errs, s.writer.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.closeWriter())...)
+}
+
+// closeWriter closes the file that was appended to. A scanner that still reads from
+// it goes on with the reader's.
+func (s *Segment) closeWriter() (err error) {
+	s.written.Do(func() {
+		if s.writer != nil {
+			err = s.writer.Close()
+		}
+	})
+	return err
 }

@@ -288,6 +288,11 @@ func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
 		return nil, err
 	}
 	got, err := f.ReadAt(buf, start)
+	if errors.Is(err, disk.ErrClosed) { // fenced meanwhile
+		if f, err = sc.open(); err == nil {
+			got, err = f.ReadAt(buf, start)
+		}
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, err))
 	}
@@ -299,15 +304,14 @@ func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
 	return sc.win[in:], nil
 }
 
+// open says which file to read from: another one once the segment is fenced.
 func (sc *Scanner) open() (disk.File, error) {
-	if sc.file == nil {
-		f, err := sc.seg.handle()
-		if err != nil {
-			return nil, err
-		}
-		sc.file = f
+	f, err := sc.seg.handle()
+	if err != nil {
+		return nil, err
 	}
-	return sc.file, nil
+	sc.file = f
+	return f, nil
 }
 
 func (sc *Scanner) damaged(pos int64, err error) error {

@@ -43,6 +43,7 @@ type Segment struct {
 
 	// owned by the submitter; by the fencer once drained
 	writer   *segfile.Writer // nil once recovered from disk
+	written  sync.Once       // its file was closed
 	hardened bool            // what was recovered is durable, or was written here
 
 	// stored under mu, read by anyone

@@ -20,6 +20,7 @@ type Options struct {
 	Engine     string // "auto", "io_uring" or "pool"; empty means what EngineEnv says, else "auto"
 	ArenaBytes int    // 0 means 64 MiB; rounded up to 2 MiB
 	Workers    int    // of a pool queue; 0 means 8
+	OpenFiles  int    // that are only read and keep their descriptor while nobody does; 0 means a quarter of the process's limit
 	RawWait    bool   // io_uring: wait without telling Go's scheduler (see ring.Options)
 	ReadOnly   bool   // for tools: the directory must exist, and nothing is written to see how it works
 }
@@ -28,12 +29,14 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Engine == "" || o.Engine == "auto" {
 		o.Engine = cmp.Or(os.Getenv(EngineEnv), "auto")
 	}
-	o.ArenaBytes, o.Workers = cmp.Or(o.ArenaBytes, 64<<20), cmp.Or(o.Workers, 8)
+	o.ArenaBytes, o.Workers, o.OpenFiles = cmp.Or(o.ArenaBytes, 64<<20), cmp.Or(o.Workers, 8), cmp.Or(o.OpenFiles, fileLimit()/4)
 	switch {
 	case o.Engine != "auto" && o.Engine != "io_uring" && o.Engine != "pool":
 		return o, fmt.Errorf("%w: I/O engine %q is none of auto, io_uring, pool", ErrInvalid, o.Engine)
 	case o.ArenaBytes < Block:
 		return o, fmt.Errorf("%w: an arena of %d bytes", ErrInvalid, o.ArenaBytes)
+	case o.OpenFiles < 1:
+		return o, fmt.Errorf("%w: %d open files", ErrInvalid, o.OpenFiles)
 	case o.Workers < 1 || o.Workers > MaxDepth:
 		return o, fmt.Errorf("%w: %d workers", ErrInvalid, o.Workers)
 	}
@@ -58,8 +61,9 @@ func Open(dir string, o Options) (Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("disk: open directory: %w", err)
 	}
-	d := &osDisk{dir: dir, root: root, opts: o, calls: &linuxCalls{}, files: map[*osFile]bool{}, queues: map[Queue]bool{}}
+	d := &osDisk{dir: dir, root: root, opts: o, calls: &linuxCalls{}, files: map[*osFile]bool{}, named: map[string][]*osFile{}, queues: map[Queue]bool{}}
 	d.idle = sync.NewCond(&d.mu)
+	d.most = o.OpenFiles
 	if err := d.prepare(); err != nil {
 		root.Close()
 		return nil, err

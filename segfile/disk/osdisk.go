@@ -28,14 +28,16 @@ type osDisk struct {
 	info   Info
 	align  int // what memory of a direct transfer must be aligned to
 
-	mu     sync.Mutex // guards what follows; never held across I/O on file contents
-	closed bool
-	files  map[*osFile]bool // not closed
-	alive  int              // files whose descriptor is open: those, and closed ones with an operation running
-	idle   *sync.Cond       // alive went down
-	queues map[Queue]bool
-	rings  [maxRings]*ring.Ring // of open queues, by index
-	locks  []*os.File
+	mu      sync.Mutex // guards what follows; never held across I/O on file contents
+	closed  bool
+	files   map[*osFile]bool     // not closed
+	named   map[string][]*osFile // those of them whose name is still theirs
+	alive   int                  // files whose descriptor is open: those, and closed ones with an operation running
+	idle    *sync.Cond           // alive went down
+	parking                      // which files keep their descriptor
+	queues  map[Queue]bool
+	rings   [maxRings]*ring.Ring // of open queues, by index
+	locks   []*os.File
 }
 
 // osErr makes an error of the operating system an *OpError. The path in what the
@@ -84,56 +86,78 @@ func (d *osDisk) openFile(op, name string, flags int, readOnly bool) (File, erro
 	if err := CheckName(name, false); err != nil {
 		return nil, err
 	}
+	f := &osFile{d: d, readOnly: readOnly}
+	if err := f.openHandle(name, flags); err != nil {
+		return nil, osErr(op, name, err)
+	}
+	f.name.Store(&name)
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		f.h.Close()
+		return nil, osErr(op, name, ErrClosed)
+	}
+	d.files[f] = true
+	d.named[name] = append(d.named[name], f)
+	d.alive++
+	if readOnly {
+		d.parking.add(f)
+	}
+	d.mu.Unlock()
+	d.park()
+	return f, nil
+}
+
+// openHandle opens the file under its name. Nobody uses it meanwhile.
+func (f *osFile) openHandle(name string, flags int) error {
 	flags |= unix.O_NONBLOCK // or opening a pipe waits for its other end
-	direct := d.info.Direct
+	direct := f.d.info.Direct
 	if direct {
 		flags |= unix.O_DIRECT
 	}
-	h, err := d.root.OpenFile(name, flags, 0o600)
+	h, err := f.d.root.OpenFile(name, flags, 0o600)
 	if direct && errors.Is(err, syscall.EINVAL) {
 		// Another file system is mounted inside the tree. A Create may have made the
 		// file before it was refused, so the second try opens what is there.
 		direct = false
-		h, err = d.root.OpenFile(name, flags&^(unix.O_DIRECT|os.O_EXCL), 0o600)
+		h, err = f.d.root.OpenFile(name, flags&^(unix.O_DIRECT|os.O_EXCL), 0o600)
 	}
 	if err != nil {
-		return nil, osErr(op, name, err)
+		return err
 	}
-	if err := regular(h); err != nil {
+	st, err := regular(h)
+	if err == nil && f.stat != nil && !os.SameFile(f.stat, st) {
+		err = fmt.Errorf("%w: another file has taken its place", ErrInvalid)
+	}
+	if err != nil {
 		h.Close()
-		return nil, osErr(op, name, err)
+		return err
 	}
-	f := &osFile{d: d, h: h, fd: int(h.Fd()), readOnly: readOnly, direct: direct}
-	f.name.Store(&name)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		h.Close()
-		return nil, osErr(op, name, ErrClosed)
-	}
-	d.files[f] = true
-	d.alive++
-	return f, nil
+	f.h, f.fd, f.direct, f.stat = h, int(h.Fd()), direct, st
+	return nil
 }
 
 // regular refuses what is no plain file: directories, and the pipes and devices that
 // somebody may have put into the tree.
-func regular(h *os.File) error {
+func regular(h *os.File) (os.FileInfo, error) {
 	st, err := h.Stat()
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case st.IsDir():
-		return syscall.EISDIR
+		return nil, syscall.EISDIR
 	case !st.Mode().IsRegular():
-		return fmt.Errorf("%w: not a regular file", ErrInvalid)
+		return nil, fmt.Errorf("%w: not a regular file", ErrInvalid)
 	}
-	return nil
+	return st, nil
 }
 
 func (d *osDisk) Rename(from, to string) error {
 	if err := errors.Join(CheckName(from, false), CheckName(to, false)); err != nil {
 		return err
+	}
+	if from != to {
+		d.pin(to)
 	}
 	// Under the lock, so that names and files cannot disagree about the order of two
 	// renames.
@@ -142,18 +166,58 @@ func (d *osDisk) Rename(from, to string) error {
 	if err := d.root.Rename(from, to); err != nil {
 		return osErr("rename", from, fmt.Errorf("to %s: %w", to, innermost(err)))
 	}
-	for f := range d.files {
-		name := f.Name()
-		if name == from && !f.unlinked {
+	if from == to {
+		return nil
+	}
+	d.unlink(to) // replaced; who still holds it sees the old file
+	if moved := d.named[from]; len(moved) > 0 {
+		for _, f := range moved {
 			f.name.Store(&to)
-		} else if name == to && from != to {
-			f.unlinked = true // replaced; who still holds it sees the old file
-		} else if rest, ok := strings.CutPrefix(name, from+"/"); ok && !f.unlinked {
-			moved := to + "/" + rest
-			f.name.Store(&moved)
 		}
+		d.named[to] = moved
+		delete(d.named, from)
+		return nil
+	}
+	if st, err := d.root.Lstat(to); err == nil && st.IsDir() {
+		d.moveBelow(from+"/", to+"/")
 	}
 	return nil
+}
+
+// unlink notes that the open files of a name have lost it. mu is held.
+func (d *osDisk) unlink(name string) {
+	for _, f := range d.named[name] {
+		f.unlinked = true
+	}
+	delete(d.named, name)
+}
+
+// moveBelow renames the open files of a directory. mu is held.
+func (d *osDisk) moveBelow(from, to string) {
+	for name, files := range d.named {
+		if rest, ok := strings.CutPrefix(name, from); ok {
+			moved := to + rest
+			for _, f := range files {
+				f.name.Store(&moved)
+			}
+			delete(d.named, name)
+			d.named[moved] = files
+		}
+	}
+}
+
+// forgetFile takes a closed file off the books. mu is held.
+func (d *osDisk) forgetFile(f *osFile) {
+	delete(d.files, f)
+	if f.unlinked {
+		return
+	}
+	name := f.Name()
+	if left := slices.DeleteFunc(d.named[name], func(o *osFile) bool { return o == f }); len(left) > 0 {
+		d.named[name] = left
+	} else {
+		delete(d.named, name)
+	}
 }
 
 func innermost(err error) error {
@@ -170,16 +234,13 @@ func (d *osDisk) Remove(name string) error {
 	if err := CheckName(name, false); err != nil {
 		return err
 	}
+	d.pin(name)
 	if err := d.root.Remove(name); err != nil {
 		return osErr("remove", name, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for f := range d.files {
-		if f.Name() == name {
-			f.unlinked = true
-		}
-	}
+	d.unlink(name)
 	return nil
 }
 

@@ -25,32 +25,51 @@ type place struct {
 }
 
 // osFile is one open file. It stays open until its last operation has ended, so
-// that no late write can meet another file under the same descriptor or slot.
+// that no late write can meet another file under the same descriptor or slot. One
+// that is only read may be parked: then it has no descriptor, until it is used again.
 type osFile struct {
-	d        *osDisk // set when opened, never again, like all of this group
-	h        *os.File
-	fd       int
+	d        *osDisk // set when opened, never again, like readOnly
 	readOnly bool
-	direct   bool
+
+	// Set when it is opened, also again; stable while an operation runs.
+	h      *os.File // nil while parked
+	fd     int
+	direct bool
+	stat   os.FileInfo // which file it is
 
 	name     atomic.Pointer[string]
 	unlinked bool // guarded by d.mu: its name is gone or another file's
 
-	state  atomic.Int64                    // operations running, and stateClosed
+	state  atomic.Int64                    // operations running, and the bits below
 	places [maxRings]atomic.Pointer[place] // by ringQueue.index
+
+	moving sync.Mutex  // held while it is parked, taken back or let go; d.mu comes after it
+	used   atomic.Bool // since it was last thought of parking it
+	pinned bool        // guarded by d.mu: not parked any more
+	listed bool        // guarded by d.mu: has its descriptor and may be parked
 }
 
-const stateClosed = int64(1) << 62
+const (
+	stateClosed = int64(1) << 62
+	stateParked = int64(1) << 61
+)
 
-// acquire keeps the file open until release; false when it is closed.
-func (f *osFile) acquire() bool {
+// acquire keeps the file open until release. ErrClosed when it is closed.
+func (f *osFile) acquire() error {
 	for {
 		s := f.state.Load()
-		if s&stateClosed != 0 {
-			return false
-		}
-		if f.state.CompareAndSwap(s, s+1) {
-			return true
+		switch {
+		case s&stateClosed != 0:
+			return ErrClosed
+		case s&stateParked != 0:
+			if err := f.unpark(); err != nil {
+				return err
+			}
+		case f.state.CompareAndSwap(s, s+1):
+			if f.readOnly && !f.used.Load() {
+				f.used.Store(true)
+			}
+			return nil
 		}
 	}
 }
@@ -73,9 +92,9 @@ func (f *osFile) Close() error {
 			continue
 		}
 		f.d.mu.Lock()
-		delete(f.d.files, f)
+		f.d.forgetFile(f)
 		f.d.mu.Unlock()
-		if s != 0 {
+		if s&^stateParked != 0 {
 			return nil // release will
 		}
 		return osErr("close", f.Name(), f.letGo())
@@ -83,16 +102,31 @@ func (f *osFile) Close() error {
 }
 
 func (f *osFile) letGo() error {
+	f.moving.Lock()
+	err := f.closeHandle()
+	f.moving.Unlock()
+	f.d.mu.Lock()
+	f.d.drop(f)
+	f.d.alive--
+	f.d.idle.Broadcast()
+	f.d.mu.Unlock()
+	return err
+}
+
+// closeHandle gives the descriptor back, if there is one. moving is held, and no
+// operation runs.
+func (f *osFile) closeHandle() error {
+	if f.h == nil {
+		return nil
+	}
 	for i := range f.places {
 		if p := f.places[i].Load(); p != nil && p.slot >= 0 {
 			_ = p.r.UnregisterFile(p.slot) // fails only when the ring is closed, which empties its table
 		}
+		f.places[i].Store(nil)
 	}
 	err := f.h.Close()
-	f.d.mu.Lock()
-	f.d.alive--
-	f.d.idle.Broadcast()
-	f.d.mu.Unlock()
+	f.h = nil
 	return err
 }
 
@@ -103,8 +137,8 @@ func (f *osFile) fail(op string, off int64, n int, err error) error {
 }
 
 func (f *osFile) Size() (int64, error) {
-	if !f.acquire() {
-		return 0, f.fail("size", 0, 0, ErrClosed)
+	if err := f.acquire(); err != nil {
+		return 0, f.fail("size", 0, 0, err)
 	}
 	defer f.release()
 	var st unix.Stat_t
@@ -135,8 +169,8 @@ func (f *osFile) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("%w: read of %s at byte %d", ErrInvalid, f.Name(), off)
 	}
-	if !f.acquire() {
-		return 0, f.fail("read", off, len(p), ErrClosed)
+	if err := f.acquire(); err != nil {
+		return 0, f.fail("read", off, len(p), err)
 	}
 	defer f.release()
 	if len(p) == 0 {
@@ -180,8 +214,8 @@ func (f *osFile) WriteAt(p []byte, off int64) error {
 	if off < 0 || off%Block != 0 || len(p)%Block != 0 {
 		return fmt.Errorf("%w: write of %d bytes at byte %d of %s is not in blocks of %d", ErrInvalid, len(p), off, f.Name(), Block)
 	}
-	if !f.acquire() {
-		return f.fail("write", off, len(p), ErrClosed)
+	if err := f.acquire(); err != nil {
+		return f.fail("write", off, len(p), err)
 	}
 	defer f.release()
 	if f.fits(p, off) {
@@ -222,8 +256,8 @@ func (f *osFile) Sync() error {
 
 // call runs a system call on the file again while signals interrupt it.
 func (f *osFile) call(op string, do func() error) error {
-	if !f.acquire() {
-		return f.fail(op, 0, 0, ErrClosed)
+	if err := f.acquire(); err != nil {
+		return f.fail(op, 0, 0, err)
 	}
 	defer f.release()
 	for range maxTries {

@@ -74,8 +74,8 @@ func (d *osDisk) take(op *Op) (*osFile, error) {
 	if !ok || f.d != d {
 		return nil, errForeignFile
 	}
-	if !f.acquire() {
-		return nil, ErrClosed
+	if err := f.acquire(); err != nil {
+		return nil, err
 	}
 	op.N, op.Err = 0, nil
 	return f, nil
