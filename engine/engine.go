@@ -177,7 +177,7 @@ func (e *Engine) openStore() (rec *store.Recovery, err error) {
 	e.disk = nil // the store closes it
 	e.store, rec, err = store.Open(d, store.Options{
 		Shards: e.opts.Shards, SegmentBytes: e.opts.SegmentBytes, PoolBytes: e.opts.PoolBytes,
-		QueueBytes: int64(e.opts.ArenaBytes), ReserveBytes: e.opts.ReserveBytes,
+		QueueBytes: int64(e.opts.ArenaBytes), ReserveBytes: e.opts.ReserveBytes, SpaceEvery: e.opts.spaceEvery,
 		Writer: e.host.Incarnation(), Now: e.opts.now, FenceID: e.dice, Logger: e.log,
 	}, e.opts.Progress)
 	return rec, err

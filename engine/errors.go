@@ -27,6 +27,7 @@ var (
 	ErrOverloaded       = errors.New("too much is waiting")              // retry after acknowledgements
 	ErrBatchFull        = record.ErrBatchFull                            // send it and make a new one
 	ErrBatchSent        = errors.New("batch was sent or discarded")      // make a new one
+	ErrHalted           = errors.New("producer stopped")                 // a record was not stored: send all again with a new one of its ID
 	ErrTimeout          = errors.New("the outcome is not known in time") // it may still take effect
 )
 

@@ -8,7 +8,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
+
+// quickly is how often the tests look at the free space.
+const quickly = 10 * time.Millisecond
 
 // volume is a small file system of its own.
 type volume struct {
@@ -84,7 +88,7 @@ func numbered(t testing.TB, e *Engine, topic string, least int) int {
 // error, reads and deletes go on, and with space so do appends, in the same engine.
 func TestD01FilledFromOutside(t *testing.T) {
 	v := newVolume(t, 96)
-	e := open(t, v.data(), Options{ReserveBytes: 8 << 20, SegmentBytes: 8 << 20, PoolBytes: 16 << 20})
+	e := open(t, v.data(), Options{ReserveBytes: 8 << 20, SegmentBytes: 8 << 20, PoolBytes: 16 << 20, spaceEvery: quickly})
 	newTopic(t, e, "t")
 	newTopic(t, e, "old")
 	old := newProducer(t, e, ProducerOptions{Topic: "old"})
@@ -145,7 +149,7 @@ func TestD01FilledFromOutside(t *testing.T) {
 		t.Error("no write failed: the reserve alone refused")
 	}
 	shut(t, e)
-	e = open(t, v.data(), Options{})
+	e = open(t, v.data(), Options{spaceEvery: quickly})
 	if n := numbered(t, e, "t", next); n != next {
 		t.Errorf("%d records, %d were acknowledged and the others refused", n, next)
 	}
@@ -167,7 +171,7 @@ func TestD05StartOnAFullVolume(t *testing.T) {
 				left = append(left, fmt.Sprint("left ", i))
 			}
 			for range 2 { // and again: the first start on it changes nothing
-				e := open(t, v.data(), Options{})
+				e := open(t, v.data(), Options{spaceEvery: quickly})
 				if o := e.Opened(); o.Unfenced != 1 || o.Recovered != 0 || len(o.Damaged) != 0 || o.Records != 10 {
 					t.Fatalf("%+v", o)
 				}
@@ -181,7 +185,7 @@ func TestD05StartOnAFullVolume(t *testing.T) {
 				}
 				shut(t, e)
 			}
-			e := open(t, v.data(), Options{})
+			e := open(t, v.data(), Options{spaceEvery: quickly})
 			if o := e.Opened(); o.Unfenced != 1 {
 				t.Fatalf("%+v", o)
 			}
@@ -212,7 +216,7 @@ func TestD05StartOnAFullVolume(t *testing.T) {
 			}
 			follower.Close()
 			shut(t, e)
-			e = open(t, v.data(), Options{})
+			e = open(t, v.data(), Options{spaceEvery: quickly})
 			if o := e.Opened(); o.Unfenced+o.Recovered+len(o.Damaged) != 0 {
 				t.Fatalf("%+v", o)
 			}
@@ -227,7 +231,7 @@ func TestDeleteWhatCannotBeClosed(t *testing.T) {
 	must(t, os.Mkdir(v.data(), 0o700))
 	kill(t, v.data())
 	v.fill(0)
-	e := open(t, v.data(), Options{})
+	e := open(t, v.data(), Options{spaceEvery: quickly})
 	if o := e.Opened(); o.Unfenced != 1 {
 		t.Fatalf("%+v", o)
 	}
@@ -243,7 +247,7 @@ func TestDeleteWhatCannotBeClosed(t *testing.T) {
 	is(t, err, ErrNoSuchTopic)
 	shut(t, e)
 	v.empty()
-	e = open(t, v.data(), Options{})
+	e = open(t, v.data(), Options{spaceEvery: quickly})
 	if o := e.Opened(); o.Unfenced+o.Recovered+len(o.Damaged)+len(o.SetAside) != 0 {
 		t.Fatalf("%+v", o)
 	}
@@ -254,7 +258,7 @@ func TestDeleteWhatCannotBeClosed(t *testing.T) {
 // is lost, and with space everything is taken again.
 func TestD01FullMetadata(t *testing.T) {
 	v := newVolume(t, 64)
-	e := open(t, v.data(), Options{Vnodes: 1})
+	e := open(t, v.data(), Options{Vnodes: 1, spaceEvery: quickly})
 	ctx := within(t)
 	newTopic(t, e, "t")
 	p := newProducer(t, e, ProducerOptions{Topic: "t"})
@@ -273,7 +277,7 @@ func TestD01FullMetadata(t *testing.T) {
 	must(t, e.DeleteTopic(ctx, fmt.Sprintf("%s-%d", long, 0)))
 	shut(t, e)
 
-	e = open(t, v.data(), Options{Vnodes: 1}) // on the full volume, with as much metadata as fits
+	e = open(t, v.data(), Options{Vnodes: 1, spaceEvery: quickly}) // on the full volume, with as much metadata as fits
 	list, err := e.Topics(ctx)
 	if err != nil || len(list) != made { // one was deleted, one is t
 		t.Fatalf("%d topics, want %d: %v", len(list), made, err)
@@ -308,15 +312,60 @@ func TestD01FirstStart(t *testing.T) {
 		var err error
 		soon(t, "a first start on a full disk", func() {
 			var e *Engine
-			if e, err = Open(v.data(), small(Options{})); err == nil {
+			if e, err = Open(v.data(), small(Options{spaceEvery: quickly})); err == nil {
 				err = e.Close()
 			}
 		})
 		is(t, err, ErrOutOfSpace, "free space")
 		v.empty()
-		e := open(t, v.data(), Options{})
+		e := open(t, v.data(), Options{spaceEvery: quickly})
 		newTopic(t, e, "t")
 		shut(t, e)
 		must(t, os.RemoveAll(v.data()))
+	}
+}
+
+// A producer with an ID of its own stops at the first record that fails, so that a
+// rerun under the ID stores everything once; one without goes on when there is space.
+func TestD01RerunBehindARefusal(t *testing.T) {
+	v := newVolume(t, 64)
+	e := open(t, v.data(), Options{ReserveBytes: 8 << 20, spaceEvery: quickly})
+	ctx := within(t)
+	values := []string{"000000", "000001", "000002", "000003"}
+	for _, id := range []uint64{0, 7} {
+		topic := fmt.Sprint("t", id)
+		newTopic(t, e, topic)
+		p := newProducer(t, e, ProducerOptions{Topic: topic, ID: id})
+		send := func(p *Producer, value string) error {
+			_, err := p.Produce(ctx, Record{Key: []byte("k"), Value: []byte(value)})
+			return err
+		}
+		must(t, send(p, values[0]))
+		v.fill(0)
+		eventually(t, "the engine knows that there is no space", func() bool { return e.Stats().Store.OutOfSpace })
+		is(t, send(p, values[1]), ErrOutOfSpace)
+		v.empty()
+		eventually(t, "there is space again", func() bool { return !e.Stats().Store.OutOfSpace })
+		err := send(p, values[2])
+		if id == 0 {
+			must(t, err)
+			must(t, p.Close(ctx))
+			want(t, e, topic, values[0], values[2])
+			continue
+		}
+		is(t, err, ErrHalted, "ID 7")
+		is(t, err, ErrOutOfSpace)
+		b, err := p.NewBatch(ctx, 0)
+		must(t, err)
+		must(t, b.Add(Record{Key: []byte("k"), Value: []byte("batch")}))
+		is(t, b.Send(ctx, nil), ErrHalted)
+		b.Discard()
+		must(t, p.Close(ctx))
+		again := newProducer(t, e, ProducerOptions{Topic: topic, ID: id})
+		for _, value := range values {
+			must(t, send(again, value))
+		}
+		must(t, again.Close(ctx))
+		want(t, e, topic, values...)
 	}
 }

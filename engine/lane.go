@@ -89,6 +89,10 @@ func (l *lane) send(mine *batch) (handed bool) {
 	l.sending = true
 	p := l.p
 	for l.flying < p.opts.MaxInFlight && len(l.back) == 0 && len(l.waiting) > 0 && !l.finding && !l.broken {
+		if p.halted != nil {
+			l.failAll(p.halted)
+			break
+		}
 		if l.head == nil || l.retired {
 			l.find()
 			break
@@ -215,6 +219,9 @@ func (l *lane) putBack() {
 // callbacks, which come in the order of the lane.
 func (p *Producer) conclude(b *batch, place Placement, err error) {
 	b.waiters.Add(1) // keeps it until all here is done, also while mu is released
+	if err != nil {
+		p.halt(err)
+	}
 	b.over, b.place, b.err = true, place, about(p.name, int64(b.lane.id.Seq), err)
 	if b.done != nil {
 		close(b.done)

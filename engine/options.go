@@ -51,7 +51,8 @@ type Options struct {
 	// Logger takes the engine's log; nil discards it.
 	Logger *slog.Logger
 
-	now func() time.Time // tests set it
+	now        func() time.Time // tests set it
+	spaceEvery time.Duration    // likewise: how often free space is looked at
 }
 
 const weekMillis = 7 * 24 * 3600 * 1000

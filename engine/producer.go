@@ -23,7 +23,9 @@ type ProducerOptions struct {
 	Topic string
 	// ID names the producer for recognising what it sent before. 0 draws a random
 	// one. A program that sends the same records in the same order under the same
-	// ID again, after a crash, stores each once.
+	// ID again, after a crash or an error, stores each once. So that it can, such a
+	// producer stops with ErrHalted at the first record that fails: what came after it
+	// would make it look stored.
 	ID uint64
 	// BatchBytes is the most a batch takes in memory and on disk; 0 means 256 KiB.
 	BatchBytes int
@@ -93,7 +95,9 @@ type Producer struct {
 	moving  bool       // the ranges changed and what the lanes hold is being routed anew
 	changed *sync.Cond // moving ended, or pending fell to 0
 	spare   []*batch
-	closed  bool // no record is taken any more
+	closed  bool  // no record is taken any more
+	named   bool  // the ID was given: a later run tells by it what is stored
+	halted  error // of a named one: a record failed, and nothing goes out any more
 	tasks   sync.WaitGroup
 
 	ctx    context.Context // ends when Close gives up what is not stored yet
@@ -116,6 +120,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if err := checkTopic(o.Topic); err != nil {
 		return nil, err
 	}
+	named := o.ID != 0 && !o.NotIdempotent
 	if o.ID == 0 {
 		o.ID = e.dice()
 	}
@@ -123,7 +128,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if err != nil {
 		return nil, about(o.Topic, -1, err)
 	}
-	p := &Producer{e: e, opts: o, topic: t, name: o.Topic}
+	p := &Producer{e: e, opts: o, topic: t, name: o.Topic, named: named}
 	p.changed = sync.NewCond(&p.mu)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,7 +259,17 @@ func (p *Producer) ready(ctx context.Context) error {
 	if p.closed {
 		return ErrClosed
 	}
+	if p.halted != nil {
+		return p.halted
+	}
 	return ctx.Err()
+}
+
+// halt notes that a record of a named producer failed. mu is held.
+func (p *Producer) halt(err error) {
+	if p.named && p.halted == nil {
+		p.halted = fmt.Errorf("%w: a record before was not stored; send all from the start with a new producer of the ID %d: %w", ErrHalted, p.opts.ID, err)
+	}
 }
 
 // refused explains why a batch of size bytes did not take a record.
