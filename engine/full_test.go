@@ -88,7 +88,7 @@ func numbered(t testing.TB, e *Engine, topic string, least int) int {
 // error, reads and deletes go on, and with space so do appends, in the same engine.
 func TestD01FilledFromOutside(t *testing.T) {
 	v := newVolume(t, 96)
-	e := open(t, v.data(), Options{ReserveBytes: 8 << 20, SegmentBytes: 8 << 20, PoolBytes: 16 << 20, spaceEvery: quickly})
+	e := open(t, v.data(), Options{ReserveBytes: 8 << 20, SegmentBytes: 8 << 20, PoolBytes: 16 << 20, spaceEvery: 500 * time.Millisecond})
 	newTopic(t, e, "t")
 	newTopic(t, e, "old")
 	old := newProducer(t, e, ProducerOptions{Topic: "old"})
