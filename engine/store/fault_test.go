@@ -38,7 +38,7 @@ func TestC02FailedWriteLatchesTheCopy(t *testing.T) {
 	}
 	visible := 0
 	for name, fault := range faults {
-		for seed := range seeds(12) {
+		for seed := range seeds(6) {
 			t.Run(fmt.Sprint(name, "/seed=", seed), func(t *testing.T) {
 				visible += failOneWrite(t, seed, fault)
 			})

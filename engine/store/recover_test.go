@@ -154,7 +154,7 @@ func TestA11OpenFileDamage(t *testing.T) {
 	d = d.Reopen()
 	size := int64(len(contents(t, d, name)))
 	seen := map[string]int{}
-	for range 500 {
+	for range 250 {
 		at := rng.Int64N(size)
 		bad := d.Clone()
 		must(t, bad.Rot(name, at))
