@@ -295,9 +295,16 @@ func (p *Producer) partFor(l *lane, size int) *batch {
 // frame: its own memory goes back.
 func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 	if b.frame == nil {
-		if err := b.finish(b.lane); err != nil {
+		// It names no predecessor, and so asks nothing of its lane, which others may
+		// be putting back batches on.
+		frame, err := b.build.Finish(0)
+		if err != nil {
 			return nil, err
 		}
+		if b.info, err = record.ParseHead(frame, 0); err != nil {
+			return nil, err
+		}
+		b.frame = b.slab[:len(frame)]
 	}
 	b.info.Base, b.info.Durable = 0, 0
 	b.info.Put(b.frame, 0)
