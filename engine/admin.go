@@ -88,6 +88,9 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) e
 	if _, err := e.front.CreateTopic(name, o.Bits, id, e.millis()); err != nil {
 		return about(name, -1, err)
 	}
+	if t, err := e.front.Topic(name); err != nil || t.ID() != id {
+		e.front.Follow(name) // it still had one that was deleted by a command whose answer never came
+	}
 	if o.Policy != "" {
 		return e.BindPolicy(ctx, name, o.Policy)
 	}
@@ -103,7 +106,7 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 		return err
 	}
 	defer e.end()
-	t, err := e.front.Topic(name)
+	t, err := e.topic(name)
 	if err != nil {
 		return about(name, -1, err)
 	}
@@ -134,10 +137,13 @@ func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
 		}
 		defer release()
 		segments, err := e.segmentsOf(t.Name())
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = e.front.DeleteTopic(t.Name())
 		}
-		return segments, e.front.DeleteTopic(t.Name())
+		if errors.Is(err, cp.ErrNoSuchTopic) {
+			e.front.Follow(t.Name()) // it went before, by a command whose answer never came
+		}
+		return segments, err
 	}
 }
 
@@ -372,7 +378,7 @@ func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
 		return 0, err
 	}
 	defer e.end()
-	t, err := e.front.Topic(topic)
+	t, err := e.topic(topic)
 	if err != nil {
 		return 0, about(topic, -1, err)
 	}

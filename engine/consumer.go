@@ -121,7 +121,7 @@ func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 		return nil, err
 	}
 	c := &Consumer{e: e, opts: o, marks: marks{}, open: map[fence.RangeID]*source{}}
-	t, err := e.front.Topic(o.Topic)
+	t, err := e.topic(o.Topic)
 	if err != nil {
 		return nil, about(o.Topic, -1, err)
 	}

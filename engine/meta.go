@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -111,12 +112,22 @@ func (e *Engine) segmentsOf(name string) (list []*cp.Segment, err error) {
 	return list, err
 }
 
+// topic finds a topic by name. One that the control plane has and the frontend does
+// not was made by a command whose answer never came.
+func (e *Engine) topic(name string) (*frontend.Topic, error) {
+	t, err := e.front.Topic(name)
+	if errors.Is(err, cp.ErrNoSuchTopic) && e.lookAt(name, func(*cp.State, *cp.Topic) {}) == nil && e.front.Follow(name) {
+		return e.front.Topic(name)
+	}
+	return t, err
+}
+
 // rangeOf names a topic's range.
 func (e *Engine) rangeOf(topic string, seq uint32) (fence.RangeID, error) {
 	if err := checkTopic(topic); err != nil {
 		return fence.RangeID{}, err
 	}
-	t, err := e.front.Topic(topic)
+	t, err := e.topic(topic)
 	if err != nil {
 		return fence.RangeID{}, about(topic, -1, err)
 	}

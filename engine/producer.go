@@ -124,7 +124,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if o.ID == 0 {
 		o.ID = e.dice()
 	}
-	t, err := e.front.Topic(o.Topic)
+	t, err := e.topic(o.Topic)
 	if err != nil {
 		return nil, about(o.Topic, -1, err)
 	}

@@ -206,6 +206,11 @@ func (f *Frontend) retired(id fence.RangeID) {
 	}
 }
 
+// Follow brings one topic up to date from the control plane, for a caller who knows
+// that this frontend is behind: it missed the answer to a command that took effect
+// after all. It says whether it could.
+func (f *Frontend) Follow(topic string) bool { return f.fetch(topic) }
+
 // fetch brings one topic up to date from the control plane, and says whether it could.
 func (f *Frontend) fetch(topic string) bool {
 	if f.opts.Fetch == nil || topic == "" {
