@@ -24,7 +24,8 @@
 //   - Records with equal keys are read in the order in which one producer sent them,
 //     across rolls, splits and merges.
 //   - A record is stored once, however often its producer sends it under the same
-//     [ProducerOptions].ID and in the same order: repeats are recognised.
+//     [ProducerOptions].ID and in the same order: repeats are recognised. Such a
+//     producer stops at the first record that fails.
 //   - A consumer never sees a record that is not durable, and hears of every offset it
 //     moves past.
 //   - Damage is an error that names file and byte, never a short log. What is damaged
@@ -32,6 +33,9 @@
 //   - Log and metadata lie in two directories, log/ and meta/. Neither is taken for
 //     empty when the other is there: a directory of which a part is gone, or of another
 //     time, is refused with what to do.
+//   - On a full disk, and below [Options].ReserveBytes of free space, records are refused
+//     with ErrOutOfSpace. Reads, deletes and retention go on, also after a start on it,
+//     and with space everything goes on by itself.
 //   - Memory is bounded by [Options].ArenaBytes; what does not fit waits, or fails with
 //     the caller's context.
 //

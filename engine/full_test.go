@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ringfence/ringfence/cp"
 )
 
 // quickly is how often the tests look at the free space.
@@ -367,5 +369,35 @@ func TestD01RerunBehindARefusal(t *testing.T) {
 		}
 		must(t, again.Close(ctx))
 		want(t, e, topic, values...)
+	}
+}
+
+// D01: retention goes on where nothing can be written, and what it gives back is used
+// by appends.
+func TestD01RetentionOnAFullVolume(t *testing.T) {
+	v := newVolume(t, 96)
+	e := open(t, v.data(), Options{ReserveBytes: 4 << 20, SegmentBytes: 2 << 20, PoolBytes: 8 << 20, spaceEvery: quickly})
+	ctx := within(t)
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	value := strings.Repeat("x", 100_000)
+	for range 200 {
+		produce(t, p, "k", value)
+	}
+	must(t, e.SetPolicy(ctx, "small", Policy{MaxBytes: cp.Limit(4 << 20)}))
+	must(t, e.BindPolicy(ctx, "t", "small"))
+	v.fill(0)
+	eventually(t, "there is no space", func() bool { return e.Stats().Store.OutOfSpace })
+	_, err := p.Produce(ctx, Record{Key: []byte("k"), Value: []byte("refused")})
+	is(t, err, ErrOutOfSpace)
+	r, err := e.Retain(ctx)
+	if err != nil || r.Bytes < 8<<20 || r.Failed > 0 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	eventually(t, "appends are taken again", func() bool { return !e.Stats().Store.OutOfSpace })
+	produce(t, p, "k", "taken")
+	got := readAll(t, e, "t", FromStart())
+	if n := len(got); n > 190 || got[n-1] != "taken" {
+		t.Fatalf("%d records, the last is %.20q", n, got[n-1])
 	}
 }
