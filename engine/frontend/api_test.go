@@ -66,6 +66,7 @@ var functions = []struct{ model, name, tests string }{
 	{"", "CommitMark", "TestCommitMark TestAdoptOffsets"},
 	{"", "DeleteTopic", "TestDeleteTopic"},
 	{"", "EndOffsets", "TestEndOffsets"},
+	{"", "Follow", "TestFollow"},
 	{"", "Locate", "TestReadStepsOverAHole TestReadPastAnEmptySegment"},
 	{"", "OpenHead", "TestOpenHead"},
 	{"", "RecordRoll", "TestRecordRollInOneProposal TestRecordRollRefused TestRecordRollOfAnOldHead"},

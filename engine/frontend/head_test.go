@@ -158,3 +158,49 @@ func TestRecordRollOfAnOldHead(t *testing.T) {
 		t.Fatalf("%+v", head)
 	}
 }
+
+// A command whose answer never came may have taken effect: following the control
+// plane brings the topic, or takes it away, and without a way to fetch nothing moves.
+func TestFollow(t *testing.T) {
+	state := cp.NewState()
+	lost := errors.New("no answer")
+	f, err := New(Options{
+		Self: "n", Bits: dice(),
+		Command: func(_ string, cmd cp.Command) cp.Reply {
+			state.Apply(cmd)
+			return cp.Reply{Err: lost}
+		},
+		Fetch: func(topic string) ([]byte, error) { return state.Export(topic), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.CreateTopic("t", 8, topicID(1), 1); !errors.Is(err, lost) {
+		t.Fatal(err)
+	}
+	if _, err := f.Topic("t"); !errors.Is(err, cp.ErrNoSuchTopic) {
+		t.Fatalf("known before it was followed: %v", err)
+	}
+	if !f.Follow("t") {
+		t.Fatal("not followed")
+	}
+	if h, err := f.Topic("t"); err != nil || h.ID() != topicID(1) {
+		t.Fatal(err)
+	}
+	if err := f.DeleteTopic("t"); !errors.Is(err, lost) {
+		t.Fatal(err)
+	}
+	if !f.Follow("t") {
+		t.Fatal("not followed")
+	}
+	if _, err := f.Topic("t"); !errors.Is(err, cp.ErrNoSuchTopic) {
+		t.Fatalf("still there: %v", err)
+	}
+	deaf, err := New(Options{Self: "n", Bits: dice()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if deaf.Follow("t") {
+		t.Fatal("followed without a way to")
+	}
+}
