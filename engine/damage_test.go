@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
 )
 
 // segmentFiles are the paths of a topic's segment files, in order.
@@ -271,5 +273,92 @@ func TestUnknownFiles(t *testing.T) {
 	e = open(t, dir, Options{})
 	if n := len(e.Opened().SetAside); n != 0 {
 		t.Errorf("%d files set aside again", n)
+	}
+}
+
+// A10: the only segment of a range is cut so that no record survives. The range takes
+// records at once, from the offset at which the segment began.
+func TestOpenSegmentCut(t *testing.T) {
+	for _, size := range []int64{0, 4096, segfile.DataStart - 1, segfile.DataStart, segfile.DataStart + 4096} {
+		t.Run(fmt.Sprint("size=", size), func(t *testing.T) {
+			dir := t.TempDir()
+			kill(t, dir) // leaves 10 records in an open segment
+			e := open(t, dir, Options{})
+			shut(t, e)
+			kill(t, dir) // and 10 more in the next
+			files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+			must(t, err)
+			last := files[len(files)-1]
+			must(t, os.Truncate(last, size))
+			e = open(t, dir, Options{})
+			p := newProducer(t, e, ProducerOptions{Topic: "left"})
+			pl, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte("next")})
+			if len(e.Opened().Damaged) > 0 {
+				is(t, err, ErrDamaged, filepath.Base(last)) // what it was cannot be told any more
+				return
+			}
+			must(t, err)
+			if pl.First != 10 {
+				t.Errorf("went on at offset %d, want 10", pl.First)
+			}
+			if got := readAll(t, e, "left", FromStart()); len(got) != 11 || got[10] != "next" {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
+
+// L12: a loss that somebody accepted is reported as a skip, the group commits past it
+// and stays past it, and the lag does not count it.
+func TestAcceptedLoss(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	var all []string
+	for i := range 30 {
+		all = append(all, fmt.Sprintf("%d%0999d", i, 0))
+	}
+	produce(t, p, "k", all...)
+	_, err := e.Roll(within(t), "t")
+	must(t, err)
+	produce(t, p, "k", "behind")
+	path := segmentFiles(t, e, "t")[0]
+	shut(t, e)
+	flip(t, path, segfile.DataStart+10*4096+300, 8)
+
+	e = open(t, dir, Options{})
+	got, err := readUntil(t, e, "t")
+	is(t, err, ErrDamaged, filepath.Base(path), "byte")
+	before := len(got)
+	shut(t, e)
+	if before == 0 || before >= 30 {
+		t.Fatalf("%d records before the damage", before)
+	}
+
+	d, err := disk.Open(filepath.Join(dir, "log"), disk.Options{ArenaBytes: 1 << 20})
+	must(t, err)
+	name := strings.TrimPrefix(path, filepath.Join(dir, "log")+"/")
+	holes, err := segfile.AcceptLoss(d, name)
+	must(t, errors.Join(err, d.Close()))
+	if len(holes) != 1 || holes[0].Records != 1 {
+		t.Fatalf("accepted %+v", holes)
+	}
+	for round := range 2 {
+		e = open(t, dir, Options{})
+		c := newConsumer(t, e, ConsumerOptions{Topic: "t", Group: "g"})
+		lag, err := c.Lag()
+		must(t, err)
+		got, skips := drain(t, c)
+		if round == 0 {
+			if !slices.Equal(skips, []Skip{{Range: 0, From: uint64(before), Offsets: 1, Damaged: true}}) || len(got) != 30 {
+				t.Fatalf("%d records, skips %v", len(got), skips)
+			}
+			must(t, c.Commit(within(t)))
+		} else if len(got)+len(skips) != 0 || lag != 0 {
+			t.Fatalf("a lag of %d, %d records and skips %v after the commit", lag, len(got), skips)
+		}
+		must(t, c.Close())
+		shut(t, e)
 	}
 }

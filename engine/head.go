@@ -87,7 +87,7 @@ func (e *Engine) create(id fence.SegmentID, create creator) (*store.Segment, err
 			ID: id, Topic: t.Name, Start: rng.Start, End: rng.End,
 			Base: seg.Start, Salt: seg.Salt, Writer: seg.Writer, Created: e.millis(),
 		}
-		heritage = lineageOf(s, rng, id)
+		heritage = lineageOf(s, rng, id, map[fence.RangeID]*lineage{})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("segment %s: %w", id, err)
@@ -110,25 +110,33 @@ func (e *Engine) create(id fence.SegmentID, create creator) (*store.Segment, err
 // segment, or else in what the ranges it came from knew.
 type lineage struct {
 	start, end uint64
-	last       fence.SegmentID
-	own        bool // last is set
+	segments   []stretch // of the range itself, in order
 	from       []*lineage
+	known      *segfile.ProducerTable // what came from there, once somebody asked; never changed
 }
 
-// lineageOf looks for the segments before id.
-func lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID) *lineage {
-	l := &lineage{start: r.Start, end: r.End}
-	for _, seg := range s.Sealed(r.ID) {
-		if seg.ID != id && (!l.own || seg.ID.Seq > l.last.Seq) {
-			l.last, l.own = seg.ID, true
-		}
-	}
-	if l.own {
+// stretch is a sealed segment and the offsets [start, end) it holds.
+type stretch struct {
+	id         fence.SegmentID
+	start, end uint64
+}
+
+// lineageOf looks for the segments before id. Ranges that were split and merged
+// again are reached on many ways: done holds those that were looked at.
+func lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID, done map[fence.RangeID]*lineage) *lineage {
+	if l := done[r.ID]; l != nil {
 		return l
+	}
+	l := &lineage{start: r.Start, end: r.End}
+	done[r.ID] = l
+	for seg := range s.Segments(r.ID) {
+		if seg.ID != id && seg.Phase == cp.Sealed {
+			l.segments = append(l.segments, stretch{seg.ID, seg.Start, seg.Start + seg.Length})
+		}
 	}
 	for _, parent := range r.From {
 		if p := s.Range(parent); p != nil {
-			l.from = append(l.from, lineageOf(s, p, fence.SegmentID{}))
+			l.from = append(l.from, lineageOf(s, p, fence.SegmentID{}, done))
 		}
 	}
 	return l
@@ -136,15 +144,47 @@ func lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID) *lineage {
 
 // inherit is the table that a new segment of the range starts from.
 func (e *Engine) inherit(l *lineage) (*segfile.ProducerTable, error) {
-	if l.own {
-		if err := e.lost[l.last]; err != nil {
-			return nil, fmt.Errorf("what its range knows of its producers is lost: %w", err)
-		}
-		seg, err := e.store.Segment(l.last)
-		if err != nil {
-			return nil, fmt.Errorf("the producers of the range are in a segment that is not there: %w", err)
-		}
-		return seg.Producers()
+	return e.producersBehind(l, len(l.segments))
+}
+
+// producersBehind is what the range knew of its producers behind the first n of its
+// segments. A segment that has lost it to damage still has its frames: with what was
+// known before it, they tell.
+func (e *Engine) producersBehind(l *lineage, n int) (*segfile.ProducerTable, error) {
+	if n == 0 {
+		return e.inheritParents(l)
+	}
+	last := l.segments[n-1]
+	if err := e.lost[last.id]; err != nil {
+		return nil, fmt.Errorf("what its range knows of its producers is lost: %w", err)
+	}
+	seg, err := e.store.Segment(last.id)
+	if err != nil {
+		return nil, fmt.Errorf("the producers of the range are in a segment that is not there: %w", err)
+	}
+	table, err := seg.Producers()
+	if !errors.Is(err, ErrDamaged) {
+		return table, err
+	}
+	if n > 1 && l.segments[n-2].end != last.start || n == 1 && last.start != 0 {
+		return nil, err // what came before has expired
+	}
+	before, berr := e.producersBehind(l, n-1)
+	if berr == nil {
+		before = before.Clone()
+		berr = seg.Replay(before)
+	}
+	if berr != nil {
+		return nil, errors.Join(err, berr)
+	}
+	e.log.Warn("what a segment knew of its producers was made again from its frames", "segment", last.id)
+	return before, nil
+}
+
+// inheritParents is the table that a range starts from.
+func (e *Engine) inheritParents(l *lineage) (*segfile.ProducerTable, error) {
+	if l.known != nil {
+		return l.known, nil
 	}
 	table := segfile.NewProducerTable(l.start, l.end)
 	for i, from := range l.from {
@@ -161,6 +201,7 @@ func (e *Engine) inherit(l *lineage) (*segfile.ProducerTable, error) {
 	if start, end := table.Bounds(); start != l.start || end != l.end {
 		table = table.Slice(l.start, l.end)
 	}
+	l.known = table
 	return table, nil
 }
 

@@ -164,3 +164,50 @@ func TestRangesChangeWithoutMemory(t *testing.T) {
 		t.Errorf("%d sent, %d stored", sent.Load(), stored.Load())
 	}
 }
+
+// A topic that is split and merged over and over and seldom written to has a long
+// history, in which most ranges are reached on many ways. None of them is walked
+// twice.
+func TestLongHistory(t *testing.T) {
+	now := newClock()
+	dir := t.TempDir()
+	e := open(t, dir, Options{now: now.Now})
+	must(t, e.SetPolicy(within(t), "p", Policy{MaxAge: Limit(1000)}))
+	must(t, e.CreateTopic(within(t), "t", TopicOptions{Policy: "p"}))
+	send := func(duplicate bool) {
+		t.Helper()
+		p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 3})
+		pl, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte("v")})
+		must(t, err)
+		if pl.Duplicate != duplicate {
+			t.Fatalf("%+v", pl)
+		}
+		must(t, p.Close(within(t)))
+	}
+	send(false)
+	soon(t, "a long history", func() {
+		last := uint32(0)
+		for range 40 {
+			a, b, err := e.SplitRange(within(t), "t", last)
+			must(t, err)
+			last, err = e.MergeRanges(within(t), "t", a, b)
+			must(t, err)
+		}
+		c := newConsumer(t, e, ConsumerOptions{Topic: "t", Group: "g"})
+		if got, _ := drain(t, c); len(got) != 1 {
+			t.Errorf("%d records", len(got))
+		}
+		must(t, c.Commit(within(t)))
+		if _, err := c.Lag(); err != nil {
+			t.Error(err)
+		}
+		must(t, c.Close())
+		now.Add(time.Hour)
+		retain(t, e)
+		send(true)
+		retain(t, e)
+		shut(t, e)
+		e = open(t, dir, Options{now: now.Now})
+		send(true)
+	})
+}

@@ -149,7 +149,7 @@ func (e *Engine) discardLost(id fence.SegmentID) error {
 func (e *Engine) handOn(seg *cp.Segment) error {
 	var heirs []fence.RangeID
 	err := e.withTopic(seg.ID.Range.Topic, func(s *cp.State, t *cp.Topic) {
-		heirs = e.heirs(s, seg.ID.Range, seg.ID, nil)
+		heirs = e.heirs(s, seg.ID.Range, seg.ID, map[fence.RangeID]bool{})
 	})
 	if err != nil && !errors.Is(err, cp.ErrNoSuchTopic) {
 		return err
@@ -163,25 +163,27 @@ func (e *Engine) handOn(seg *cp.Segment) error {
 }
 
 // heirs are the active ranges at or below id that have no segment of their own
-// behind last.
-func (e *Engine) heirs(s *cp.State, id fence.RangeID, last fence.SegmentID, list []fence.RangeID) []fence.RangeID {
+// behind last. Ranges that were split and merged again are reached on many ways: done
+// holds those that were looked at.
+func (e *Engine) heirs(s *cp.State, id fence.RangeID, last fence.SegmentID, done map[fence.RangeID]bool) (list []fence.RangeID) {
 	r := s.Range(id)
-	if r == nil {
-		return list
+	if r == nil || done[id] {
+		return nil
 	}
+	done[id] = true
 	for seg := range s.Segments(id) {
 		if seg.ID.Range == last.Range && seg.ID.Seq <= last.Seq {
 			continue
 		}
 		if _, err := e.store.Segment(seg.ID); err == nil {
-			return list // a later one carries the producers: not before it has its file
+			return nil // a later one carries the producers: not before it has its file
 		}
 	}
 	if r.Phase == cp.Active {
-		return append(list, id)
+		return []fence.RangeID{id}
 	}
 	for _, child := range r.Children {
-		list = e.heirs(s, child, last, list)
+		list = append(list, e.heirs(s, child, last, done)...)
 	}
 	return list
 }

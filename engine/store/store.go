@@ -282,6 +282,26 @@ func (s *Segment) Producers() (*segfile.ProducerTable, error) {
 	return t.Clone(), nil
 }
 
+// Replay brings a table up to date with the segment's frames: what the range knew of
+// its producers before the segment, where Producers has lost what it knew behind it.
+func (s *Segment) Replay(t *segfile.ProducerTable) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.unuse()
+	r := s.reader.Load()
+	if r == nil || r.Latch().State() == fence.Open {
+		return s.wrap(errors.New("its frames are not settled before it is fenced"))
+	}
+	if err := r.Replay(t); err != nil {
+		if errors.Is(err, segfile.ErrDamaged) {
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		return s.wrap(err)
+	}
+	return nil
+}
+
 func shardOf(r fence.RangeID, n int) int {
 	h := uint32(r.Seq)
 	for _, b := range r.Topic[:8] {
