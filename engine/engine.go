@@ -97,6 +97,9 @@ func Open(dir string, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dir == "" {
+		return nil, errors.New("engine: no directory was given: records would land wherever the process was started")
+	}
 	e := &Engine{
 		dir: dir, opts: o, log: o.Logger, start: time.Now(), lost: map[fence.SegmentID]error{},
 		rolls: make(chan struct{}, 1), quit: make(chan struct{}),

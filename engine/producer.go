@@ -49,6 +49,8 @@ func (o ProducerOptions) withDefaults(arena int) (ProducerOptions, error) {
 		return o, fmt.Errorf("engine: BatchBytes is %d, must be %d to %d", o.BatchBytes, minBatch, MaxBatchBytes)
 	case o.BatchBytes > largestBatch(arena):
 		return o, fmt.Errorf("engine: BatchBytes %d is more than a quarter of ArenaBytes %d: raise ArenaBytes", o.BatchBytes, arena)
+	case o.Codec != record.None && o.Codec != record.S2 && o.Codec != record.Zstd:
+		return o, fmt.Errorf("engine: Codec is %v, want None, S2 or Zstd", o.Codec)
 	case o.MaxInFlight < 0 || o.Linger < 0:
 		return o, errors.New("engine: MaxInFlight and Linger may not be negative")
 	}
