@@ -209,11 +209,20 @@ func (e *Engine) logOpened() {
 func (e *Engine) command(topic string, cmd cp.Command) cp.Reply {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	reply, err := e.host.Propose(ctx, topic, cmd)
-	if err != nil {
-		return cp.Reply{Err: fromHost(err)}
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		reply, err := e.host.Propose(ctx, topic, cmd)
+		switch {
+		case err == nil:
+			return reply
+		case !errors.Is(err, host.ErrBusy) && !errors.Is(err, host.ErrNotReady):
+			return cp.Reply{Err: fromHost(err)}
+		}
+		select { // nothing was proposed: it waits for its turn
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return cp.Reply{Err: fromHost(err)}
+		}
 	}
-	return reply
 }
 
 // commands proposes changes of one topic in one go.

@@ -143,7 +143,8 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 }
 
 // Produce stores one record and returns when it is durable. When ctx ends first,
-// the record may still be stored.
+// the record may still be stored. A caller that drives the disk for others returns
+// only when the disk answers.
 func (p *Producer) Produce(ctx context.Context, r Record) (Placement, error) {
 	t, err := p.take(ctx, &r, nil)
 	if err != nil {

@@ -293,3 +293,22 @@ func TestManyTopics(t *testing.T) {
 	shut(t, e)
 	lap("closed")
 }
+
+// More changes at once than the metadata takes wait for their turn.
+func TestManyChangesAtOnce(t *testing.T) {
+	e := open(t, t.TempDir(), Options{Vnodes: 1})
+	var group sync.WaitGroup
+	for i := range 6000 {
+		group.Go(func() {
+			if err := e.CreateTopic(within(t), fmt.Sprint("t", i), TopicOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	list, err := e.Topics(within(t))
+	must(t, err)
+	if len(list) != 6000 {
+		t.Errorf("%d topics", len(list))
+	}
+}
