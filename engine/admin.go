@@ -115,6 +115,7 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 		return about(name, -1, err)
 	}
 	e.store.Watch(t.ID()).Notify() // whoever waits for records finds out
+	defer e.store.Forget(t.ID())
 	return about(name, -1, several(segments, func(seg *cp.Segment) error {
 		return e.removeSegment(seg.ID)
 	}))
@@ -142,6 +143,14 @@ func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
 		}
 		if errors.Is(err, cp.ErrNoSuchTopic) {
 			e.front.Follow(t.Name()) // it went before, by a command whose answer never came
+		}
+		if err == nil { // whoever waits for one of the locks finds the topic gone
+			for _, id := range ids {
+				e.heads.Delete(id)
+			}
+			for _, seg := range segments {
+				e.heads.Delete(seg.ID.Range)
+			}
 		}
 		return segments, err
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/ringfence/ringfence/engine/store"
@@ -14,6 +15,7 @@ import (
 type desks struct {
 	mu    sync.Mutex // guards the following; nothing blocks under it
 	queue []desk
+	sweep int // the length of queue at which closed segments are taken off
 }
 
 // desk is an open segment and how far it was when it was looked at.
@@ -27,7 +29,7 @@ type desk struct {
 func (e *Engine) makeRoom(seg *store.Segment) {
 	d := &e.desks
 	d.mu.Lock()
-	d.queue = append(d.queue, desk{seg, seg.CommitMark()})
+	d.add(seg)
 	idle := d.idlest(e.opts.OpenFiles / 2)
 	d.mu.Unlock()
 	if idle == nil {
@@ -36,9 +38,23 @@ func (e *Engine) makeRoom(seg *store.Segment) {
 	if err := e.roll(idle, false); err != nil {
 		e.log.Warn("an idle segment could not be closed for another one", "segment", idle.ID(), "err", err)
 		d.mu.Lock()
-		d.queue = append(d.queue, desk{idle, idle.CommitMark()})
+		d.add(idle)
 		d.mu.Unlock()
 	}
+}
+
+// add puts an open segment on the books, and now and then takes those off that are
+// closed by now.
+func (d *desks) add(seg *store.Segment) {
+	d.queue = append(d.queue, desk{seg, seg.CommitMark()})
+	if len(d.queue) < d.sweep {
+		return
+	}
+	d.queue = slices.DeleteFunc(d.queue, func(at desk) bool {
+		_, closed := at.seg.Fenced()
+		return closed
+	})
+	d.sweep = max(64, 2*len(d.queue))
 }
 
 // idlest takes a segment to roll off the books, nil if there are at most most. One

@@ -139,12 +139,14 @@ func (e *Engine) rangeOf(topic string, seq uint32) (fence.RangeID, error) {
 // each other.
 func (e *Engine) hold(ids ...fence.RangeID) (release func()) {
 	slices.SortFunc(ids, fence.RangeID.Compare)
-	for _, id := range ids {
-		e.lockOf(id).Lock()
+	locks := make([]*sync.Mutex, len(ids))
+	for i, id := range ids {
+		locks[i] = e.lockOf(id)
+		locks[i].Lock()
 	}
 	return func() {
-		for _, id := range ids {
-			e.lockOf(id).Unlock()
+		for _, l := range locks {
+			l.Unlock()
 		}
 	}
 }

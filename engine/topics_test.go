@@ -312,3 +312,37 @@ func TestManyChangesAtOnce(t *testing.T) {
 		t.Errorf("%d topics", len(list))
 	}
 }
+
+// Topics that come and go leave nothing behind in memory.
+func TestTopicsComeAndGo(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	for i := range 50 {
+		name := fmt.Sprint("t", i)
+		newTopic(t, e, name)
+		p := newProducer(t, e, ProducerOptions{Topic: name})
+		produce(t, p, "k", "v")
+		if i%2 == 0 {
+			_, _, err := e.SplitRange(within(t), name, 0)
+			must(t, err)
+			produce(t, p, "k", "w")
+		}
+		c := newConsumer(t, e, ConsumerOptions{Topic: name})
+		drain(t, c)
+		must(t, c.Close())
+		must(t, p.Close(within(t)))
+		must(t, e.DeleteTopic(within(t), name))
+	}
+	n := 0
+	e.heads.Range(func(any, any) bool { n++; return true })
+	if n != 0 {
+		t.Errorf("%d locks of ranges are left", n)
+	}
+	if s := e.Stats().Store; s.Segments != 0 {
+		t.Errorf("%d segments are left", s.Segments)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.members) != 0 {
+		t.Errorf("%d producers are left", len(e.members))
+	}
+}

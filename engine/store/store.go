@@ -205,6 +205,13 @@ func (s *Store) Watch(topic fence.TopicID) *Watch {
 	return w
 }
 
+// Forget gives the watch of a topic up that is gone. Who has it may go on to use it.
+func (s *Store) Forget(topic fence.TopicID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watches, topic)
+}
+
 // Create opens a new segment for appends. table is what the range knows of its
 // producers (Segment.Producers), nil for nothing, and belongs to the store from
 // then on. Create returns once the file and its name are durable.
