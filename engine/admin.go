@@ -286,10 +286,8 @@ func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left
 	}
 	unlock := e.hold(id)
 	defer unlock()
-	if err := e.retireHead(id); err != nil {
-		return 0, 0, about(topic, int64(seq), err)
-	}
-	l, r, err := e.front.SplitRange(id)
+	var l, r fence.RangeID
+	err = e.retire(func() (err error) { l, r, err = e.front.SplitRange(id); return err }, id)
 	if err != nil {
 		return 0, 0, about(topic, int64(seq), err)
 	}
@@ -317,12 +315,8 @@ func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (ui
 	}
 	unlock := e.hold(idA, idB)
 	defer unlock()
-	for _, id := range []fence.RangeID{idA, idB} {
-		if err := e.retireHead(id); err != nil {
-			return 0, about(topic, int64(id.Seq), err)
-		}
-	}
-	child, err := e.front.MergeRanges(idA, idB)
+	var child fence.RangeID
+	err = e.retire(func() (err error) { child, err = e.front.MergeRanges(idA, idB); return err }, idA, idB)
 	if err != nil {
 		return 0, about(topic, int64(a), err)
 	}
@@ -343,18 +337,24 @@ func (e *Engine) rollRange(id fence.RangeID) (closed bool, err error) {
 	return true, e.closeHead(id)
 }
 
-// retireHead leaves a held range without a write head. A roll that was on its way
-// when the range was taken may have registered another one behind the first.
-func (e *Engine) retireHead(id fence.RangeID) error {
+// retire changes held ranges once they have no write heads. A roll that was under way
+// when they were taken registers a successor of the head that it closes; the control
+// plane may have it, and refuse the change, before the frontend does.
+func (e *Engine) retire(change func() error, ids ...fence.RangeID) (err error) {
 	for range headTries {
-		if _, ok := e.front.ActiveRoll(id); !ok {
-			return nil
+		for _, id := range ids {
+			if err := e.closeHead(id); err != nil {
+				return err
+			}
 		}
-		if err := e.closeHead(id); err != nil {
+		if err = change(); !errors.Is(err, cp.ErrActiveSegment) {
 			return err
 		}
+		for _, id := range ids {
+			e.awaitRolls(id)
+		}
 	}
-	return cp.ErrActiveSegment
+	return err
 }
 
 // closeHead fences and seals a range's write head, if it has one. The caller holds

@@ -231,6 +231,16 @@ func (e *Engine) awaitRoll(id fence.SegmentID) {
 	}
 }
 
+// awaitRolls is awaitRoll for whatever segment of a range.
+func (e *Engine) awaitRolls(id fence.RangeID) {
+	e.rolled.Range(func(seg, r any) bool {
+		if seg.(fence.SegmentID).Range == id {
+			<-r.(*rolling).done
+		}
+		return true
+	})
+}
+
 // rolling is a roll on its way; err is set before done is closed.
 type rolling struct {
 	done chan struct{}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -187,7 +188,7 @@ func TestLateCommit(t *testing.T) {
 func TestCommitBesideSplits(t *testing.T) {
 	e := open(t, t.TempDir(), Options{})
 	newTopic(t, e, "t")
-	ctx := within(t)
+	ctx := context.Background()
 	p := newProducer(t, e, ProducerOptions{Topic: "t"})
 	stop := make(chan struct{})
 	var changes sync.WaitGroup
@@ -206,7 +207,7 @@ func TestCommitBesideSplits(t *testing.T) {
 		}
 	})
 	seen := map[string]bool{}
-	for i := range 40 * rounds(1) {
+	for i := range 10 * rounds(4) {
 		for k := range 5 {
 			produce(t, p, fmt.Sprint("k", k), fmt.Sprintf("%d-%d", i, k))
 		}
