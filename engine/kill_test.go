@@ -410,3 +410,98 @@ func TestKill(t *testing.T) {
 	}
 	t.Logf("seed %d: %d records acknowledged, %d segments recovered", seed, j.acked(), recovered)
 }
+
+// A process that is killed while it opens or closes a directory, new or old, leaves
+// one that opens, with all that was in it.
+func TestKillInOpenAndClose(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, uint64(time.Now().UnixNano())))
+	killed, clean := 0, 0
+	for round := range rounds(3) {
+		dir := t.TempDir()
+		records := 0
+		for life := range 6 {
+			part := "open" // and closes at once
+			if life > 0 {
+				part = "brief"
+			}
+			cmd := child(t, part, dir)
+			must(t, cmd.Start())
+			limit := 100
+			if life == 0 {
+				limit = 40
+			}
+			timer := time.AfterFunc(time.Duration(rng.IntN(limit))*time.Millisecond, func() { cmd.Process.Kill() })
+			if err := cmd.Wait(); err != nil {
+				if !strings.Contains(err.Error(), "killed") {
+					t.Fatalf("round %d life %d: %v", round, life, err)
+				}
+				killed++
+			}
+			timer.Stop()
+			if life%2 == 0 {
+				continue // the next one finds what this one left
+			}
+			e := open(t, dir, Options{})
+			if o := e.Opened(); len(o.Damaged)+len(o.SetAside) > 0 {
+				t.Fatalf("round %d life %d: %+v", round, life, o)
+			} else if o.Stop == StopClean {
+				clean++
+			}
+			if _, err := e.Describe(within(t), "brief"); err == nil {
+				got := readAll(t, e, "brief", FromStart())
+				if len(got) < records {
+					t.Fatalf("round %d life %d: %d records, there were %d", round, life, len(got), records)
+				}
+				for i, v := range got {
+					if v != fmt.Sprint(i) {
+						t.Fatalf("round %d life %d: record %d is %q", round, life, i, v)
+					}
+				}
+				records = len(got)
+			}
+			shut(t, e)
+		}
+	}
+	if killed == 0 {
+		t.Error("no process was killed in time: the test tests nothing")
+	}
+	t.Logf("%d killed, %d clean", killed, clean)
+}
+
+func init() { parts["brief"] = playBrief }
+
+// playBrief stores some numbers, under one producer, and closes.
+func playBrief(dir string) int {
+	e, err := Open(dir, small(Options{}))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	ctx := context.Background()
+	if err := e.CreateTopic(ctx, "brief", TopicOptions{}); err != nil && !errors.Is(err, ErrTopicExists) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	p, err := e.NewProducer(ProducerOptions{Topic: "brief", ID: 9})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	for i := range 50 {
+		if _, err := p.Produce(ctx, Record{Key: []byte("k"), Value: fmt.Append(nil, i)}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if i%10 == 5 {
+			if _, err := e.Roll(ctx, "brief"); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+	}
+	if err := e.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	return 0
+}
