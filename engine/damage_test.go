@@ -362,3 +362,36 @@ func TestAcceptedLoss(t *testing.T) {
 		shut(t, e)
 	}
 }
+
+// A file of an earlier time, which ends before its segment was sealed, is no shorter
+// log: reading it is an error that says both ends, and other topics work.
+func TestSegmentOfAnEarlierTime(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{})
+	newTopic(t, e, "t")
+	newTopic(t, e, "u")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	produce(t, p, "k", "0", "1", "2")
+	path := segmentFiles(t, e, "t")[0]
+	earlier, err := os.ReadFile(path)
+	must(t, err)
+	produce(t, p, "k", "3", "4", "5")
+	produce(t, newProducer(t, e, ProducerOptions{Topic: "u"}), "k", "safe")
+	shut(t, e)
+	must(t, os.WriteFile(path, earlier, 0o600))
+	for range 2 {
+		e = open(t, dir, Options{})
+		if n := len(e.Opened().Damaged); n != 1 {
+			t.Fatalf("%d damaged files", n)
+		}
+		got, err := readUntil(t, e, "t")
+		is(t, err, ErrDamaged, filepath.Base(path), "ends at offset 3", "sealed at offset 6")
+		if len(got) != 0 {
+			t.Errorf("served %q of it", got)
+		}
+		_, err = newProducer(t, e, ProducerOptions{Topic: "t"}).Produce(within(t), Record{Key: []byte("k"), Value: []byte("v")})
+		is(t, err, ErrDamaged, filepath.Base(path))
+		want(t, e, "u", "safe")
+		shut(t, e)
+	}
+}
