@@ -127,10 +127,11 @@ func (l *lane) send(mine *batch) (handed bool) {
 		l.flying++
 		b.head = l.head
 		b.req.Frame, b.req.Lead = b.frame, b == mine
+		roll := b.plan.Roll
 		p.mu.Unlock()
-		err := b.head.Append(&b.req)
+		err := b.head.Append(&b.req) // b may have landed, and be another one, when it returns
 		p.mu.Lock()
-		if b.plan.Roll {
+		if roll {
 			p.e.owed() // behind the batch that made it due
 		}
 		if err == nil && b == mine {
