@@ -282,3 +282,62 @@ func TestStopMarker(t *testing.T) {
 	stop(StopUnknown)
 	stop(StopClean)
 }
+
+// A range whose segment filled up has a successor registered that may never have been
+// written to. After a stop in order that is no reason to worry anybody; after one that
+// was not, it is reported, as its file could have been removed.
+func TestUnwrittenSuccessor(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{SegmentBytes: 1 << 20})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	fillSegment := func() {
+		t.Helper()
+		sealed := func() (n int) {
+			d, err := e.Describe(within(t), "t")
+			must(t, err)
+			for _, s := range d.AllRanges[0].Segments {
+				if !s.Active {
+					n++
+				}
+			}
+			return n
+		}
+		for before := sealed(); sealed() == before; {
+			produce(t, p, "k", string(make([]byte, 200_000)))
+			eventually(t, "rolls are done", func() bool { return len(e.front.DueRolls()) == 0 })
+		}
+	}
+	unwritten := func() (n int) {
+		d, err := e.Describe(within(t), "t")
+		must(t, err)
+		for _, s := range d.AllRanges[0].Segments {
+			if s.File == "" {
+				n++
+			}
+		}
+		return n
+	}
+	fillSegment()
+	if unwritten() != 1 {
+		t.Skip("the successor is not registered with the seal: there is nothing to test")
+	}
+	shut(t, e)
+	e = open(t, dir, Options{SegmentBytes: 1 << 20})
+	if o := e.Opened(); o.Stop != StopClean || o.Unwritten != 0 || len(o.Damaged) > 0 {
+		t.Errorf("%+v", o)
+	}
+	p = newProducer(t, e, ProducerOptions{Topic: "t"})
+	fillSegment()
+	if unwritten() != 1 {
+		t.Fatal("the successor has a file")
+	}
+	crashed := copyTree(t, dir) // as after a kill: nothing is being written
+	shut(t, e)
+	e = open(t, crashed, Options{})
+	if o := e.Opened(); o.Stop != StopUnclean || o.Unwritten != 1 || len(o.Damaged) > 0 {
+		t.Errorf("%+v", o)
+	}
+	p = newProducer(t, e, ProducerOptions{Topic: "t"})
+	produce(t, p, "k", "goes on")
+}

@@ -112,16 +112,20 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 	seg, err := e.store.Segment(s.ID)
 	if errors.Is(err, store.ErrNoSegment) {
 		// Registered, but the process ended before its file had a name: it never took
-		// a record. The file is made so that its producers are handed on.
-		e.log.Warn("segment has no file and is closed where it begins: if its file was removed, records are lost",
-			"segment", s.ID, "file", segfile.Name(s.ID), "offset", s.Start)
+		// a record. The file is made so that its producers are handed on. A process that
+		// ended in order had closed it if it had a file.
+		clean := e.report.Stop == StopClean
+		if !clean {
+			e.log.Warn("segment has no file and is closed where it begins: if its file was removed, records are lost",
+				"segment", s.ID, "file", segfile.Name(s.ID), "offset", s.Start)
+		}
 		if seg, err = e.create(s.ID, e.store.CreateFromReserve); errors.Is(err, ErrDamaged) || errors.Is(err, ErrOutOfSpace) {
 			// What it would carry on is lost, or there is no space: whoever writes to the
 			// range finds that out. Reads go on.
 			e.log.Warn("segment without a file stays open", "segment", s.ID, "err", err)
 			return 0, false, nil
 		}
-		written = false
+		written = clean
 	}
 	if err != nil {
 		return 0, written, err
