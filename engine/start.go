@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/fence"
+)
+
+// From says where a consumer starts.
+type From struct {
+	kind   fromKind
+	cursor string
+	at     time.Time
+}
+
+type fromKind uint8
+
+const (
+	fromGroup fromKind = iota // the group's position; the start if it has none
+	fromStart
+	fromEnd
+	fromCursor
+	fromTime
+)
+
+// FromGroup is where the group is; where it has no position, at the start. It is
+// the zero value of From; without a group it is FromStart.
+func FromGroup() From { return From{} }
+
+// FromStart is the first record that is still stored.
+func FromStart() From { return From{kind: fromStart} }
+
+// FromEnd is behind the last record.
+func FromEnd() From { return From{kind: fromEnd} }
+
+// FromCursor is where the consumer was that answered the cursor.
+func FromCursor(cursor string) From { return From{kind: fromCursor, cursor: cursor} }
+
+// FromTime is, in each range, the first record of that time or later.
+func FromTime(t time.Time) From { return From{kind: fromTime, at: t} }
+
+// begin sets the position that the options ask for.
+func (c *Consumer) begin() error {
+	switch c.opts.From.kind {
+	case fromCursor:
+		return c.beginAtCursor()
+	case fromEnd, fromTime:
+		return c.beginLate()
+	}
+	return c.look(func(s *cp.State) error {
+		c.pos = cp.Position{}
+		if c.opts.From.kind == fromGroup && c.opts.Group != "" {
+			c.resume(s)
+		}
+		if len(c.pos) == 0 {
+			for r := range s.Ranges(c.opts.Topic) {
+				if len(r.From) == 0 {
+					c.pos[r.ID] = 0
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// resume joins what the group committed for each range.
+func (c *Consumer) resume(s *cp.State) {
+	for _, r := range s.ActiveRanges(c.opts.Topic) {
+		p, ok := s.Position(c.opts.Group, r.ID)
+		if !ok {
+			continue
+		}
+		for id, offset := range p {
+			if have, known := c.pos[id]; !known || offset < have {
+				c.pos[id] = offset
+			}
+		}
+	}
+}
+
+func (c *Consumer) beginAtCursor() error {
+	pos, m, err := decodeCursor(c.topic, c.opts.From.cursor)
+	if err != nil {
+		return err
+	}
+	c.pos, c.marks = pos, m
+	return c.look(func(s *cp.State) error {
+		for id, offset := range pos {
+			r := s.Range(id)
+			if r == nil {
+				return fmt.Errorf("%w: there is no range %d", ErrCursorPastEnd, id.Seq)
+			}
+			if head := s.Head(id); head != nil && c.e.lost[head.ID] != nil {
+				continue // its end is not known; reading says why
+			}
+			if end := c.e.endOf(s, r); offset > end {
+				return fmt.Errorf("%w: range %d ends at offset %d, the cursor stands at %d", ErrCursorPastEnd, id.Seq, end, offset)
+			}
+			if offset == 0 {
+				continue
+			}
+			seg := holding(s, id, offset-1)
+			if mark, known := m[id]; known && seg != nil && seg.Start < offset && markOf(seg.Salt) != mark {
+				return fmt.Errorf("%w: in front of offset %d of range %d", ErrCursorOfOther, offset, id.Seq)
+			}
+		}
+		return nil
+	})
+}
+
+// endOf is the first offset of a range that holds no durable record.
+func (e *Engine) endOf(s *cp.State, r *cp.Range) uint64 {
+	if head := s.Head(r.ID); head != nil {
+		if seg, err := e.store.Segment(head.ID); err == nil {
+			return seg.CommitMark()
+		}
+		return head.Start
+	}
+	return r.NextOffset
+}
+
+// beginLate finds the end, or the first record of a time, in every range.
+func (c *Consumer) beginLate() error {
+	type part struct {
+		r        *cp.Range
+		end      uint64
+		segments []*cp.Segment
+	}
+	var parts []part
+	err := c.look(func(s *cp.State) error {
+		for r := range s.Ranges(c.opts.Topic) {
+			parts = append(parts, part{r, c.e.endOf(s, r), slices.Collect(s.Segments(r.ID))})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.pos = cp.Position{}
+	for _, p := range parts { // parents first
+		offset := p.end
+		if c.opts.From.kind == fromTime {
+			for _, seg := range p.segments {
+				found, ok, err := c.e.findTime(seg, c.opts.From.at)
+				if err != nil {
+					return err
+				}
+				if ok {
+					offset = found
+					break
+				}
+			}
+		}
+		after := slices.ContainsFunc(p.r.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok })
+		if offset < p.end || p.r.Phase == cp.Active || after { // else it would be read from its start behind its parents
+			c.pos[p.r.ID] = offset
+		}
+	}
+	return nil
+}
+
+// findTime is the offset of a segment's first record of a time or later.
+func (e *Engine) findTime(s *cp.Segment, at time.Time) (uint64, bool, error) {
+	if err := e.lost[s.ID]; err != nil {
+		return 0, false, err
+	}
+	seg, err := e.store.Segment(s.ID)
+	if err != nil {
+		return 0, false, e.missing(s.ID) // expired, or not written yet
+	}
+	scan, err := seg.ScanTime(at.UnixMilli())
+	if err != nil {
+		return 0, false, nil
+	}
+	defer scan.Close()
+	for {
+		b, err := scan.Next()
+		if errors.Is(err, io.EOF) {
+			return 0, false, nil
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		if b.Head.MaxTime < at.UnixMilli() {
+			continue
+		}
+		for i := range b.Len() {
+			if b.Timestamp(i) >= at.UnixMilli() {
+				return b.Offset(i), true, nil
+			}
+		}
+	}
+}
