@@ -22,7 +22,7 @@ type Append struct {
 	// record with blocking calls.
 	BatchBytes   int
 	BatchRecords int // most records of a batch; 0 is as many as fit
-	InFlight     int // batches a worker has in flight
+	InFlight     int // batches a worker has sent and not yet seen answered
 	Workers      int
 	Codec        engine.Codec
 
@@ -215,12 +215,13 @@ func (r *Run) rolls() (stop func() (int64, error)) {
 	}
 }
 
-// sender sends one worker's batches.
+// sender makes and sends one worker's batches.
 type sender struct {
 	run    *Run
 	w      Append
 	worker int
-	at     int // in the text
+	at     int           // in the text
+	batch  *engine.Batch // filled and not sent; nil when records go one at a time
 	acked  counter
 }
 
@@ -228,9 +229,9 @@ func (r *Run) sender(w Append, worker int) *sender {
 	return &sender{run: r, w: w, worker: worker, at: worker * 4096 % len(r.text)}
 }
 
-func (s *sender) Send(ctx context.Context, done func(error)) error {
+func (s *sender) Fill(ctx context.Context) error {
 	if s.w.BatchBytes == 0 {
-		return s.sendOne(ctx, done)
+		return nil
 	}
 	b, err := s.run.p.NewBatch(ctx, s.w.BatchBytes)
 	if err != nil {
@@ -241,18 +242,27 @@ func (s *sender) Send(ctx context.Context, done func(error)) error {
 		if errors.Is(err, record.ErrBatchFull) {
 			break
 		}
+		if err == nil {
+			s.fill(key, value)
+			err = b.Commit(key)
+		}
 		if err != nil {
 			b.Discard()
 			return err
 		}
-		s.fill(key, value)
-		if err := b.Commit(key); err != nil {
-			b.Discard()
-			return err
-		}
 	}
+	s.batch = b
+	return nil
+}
+
+func (s *sender) Send(ctx context.Context, done func(error)) error {
+	b := s.batch
+	if b == nil {
+		return s.sendOne(ctx, done)
+	}
+	s.batch = nil
 	n := int64(b.Len())
-	err = b.Send(ctx, func(_ engine.Placement, err error) {
+	err := b.Send(ctx, func(_ engine.Placement, err error) {
 		if err == nil {
 			s.acked.Add(n)
 		}
@@ -262,6 +272,17 @@ func (s *sender) Send(ctx context.Context, done func(error)) error {
 		b.Discard()
 	}
 	return err
+}
+
+// Drop gives the filled batch back, and its records' numbers, so that the read-back
+// does not take them for lost.
+func (s *sender) Drop() {
+	if s.batch == nil {
+		return
+	}
+	s.run.seqs[s.worker] -= uint64(s.batch.Len())
+	s.batch.Discard()
+	s.batch = nil
 }
 
 func (s *sender) sendOne(ctx context.Context, done func(error)) error {

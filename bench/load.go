@@ -10,17 +10,23 @@ import (
 	"time"
 )
 
-// Sender sends one batch at a time for one worker. Send hands a batch over and
-// returns; done runs once, on any goroutine, when the batch is durable or failed.
-// Send itself fails only when nothing was handed over, and then done never runs.
+// Sender makes and sends one batch at a time for one worker. Fill makes the next
+// batch while those sent before are in flight, as every producer that batches does,
+// so that in flight means sent and not answered, as it does for the floor. Send hands
+// that batch over and returns; done runs once, on any goroutine, when the batch is
+// durable or failed. Send itself fails only when nothing was handed over, and then
+// done never runs; the batch is gone either way. Drop gives back a batch that was
+// filled and is not sent.
 type Sender interface {
+	Fill(ctx context.Context) error
 	Send(ctx context.Context, done func(error)) error
+	Drop()
 }
 
 // Load sends batches for a while and measures what comes back.
 type Load struct {
 	Workers  int           // goroutines, each with its own Sender
-	InFlight int           // batches that one worker has in flight
+	InFlight int           // batches that one worker has sent and not yet seen answered
 	Duration time.Duration // how long to send; what is in flight then is waited for
 	// Rate is batches a second over all workers, 0 for as fast as the target
 	// takes them. With a rate a batch's latency counts from the moment it was due,
@@ -101,14 +107,20 @@ func (r *loadRun) work(ctx context.Context, s Sender) {
 	end := r.start.Add(r.Duration)
 	limit := cmp.Or(r.MaxErrors, 1000)
 	for ctx.Err() == nil && r.errors.Load() < limit {
+		if err := s.Fill(ctx); err != nil {
+			r.finish(time.Now(), err)
+			continue
+		}
 		due, ok := r.next(ctx, end)
 		if !ok {
+			s.Drop()
 			break
 		}
 		tokens <- struct{}{}
 		now := time.Now()
 		if !now.Before(end) { // due in time, but there was no room for it: Behind tells
 			<-tokens
+			s.Drop()
 			break
 		}
 		if r.Rate > 0 {

@@ -8,9 +8,16 @@ import (
 	"time"
 )
 
+// nothingToFill is the part of a Sender that has no batches to make.
+type nothingToFill struct{}
+
+func (nothingToFill) Fill(context.Context) error { return nil }
+func (nothingToFill) Drop()                      {}
+
 // stalling is a target that takes 100 us a batch, one at a time, and stands still
 // for two seconds out of every ten.
 type stalling struct {
+	nothingToFill
 	start time.Time
 }
 
@@ -57,7 +64,10 @@ func TestN05LatencyCountsFromWhenDue(t *testing.T) {
 	}
 }
 
-type failing struct{ sent, every int }
+type failing struct {
+	nothingToFill
+	sent, every int
+}
 
 var errTest = errors.New("no")
 
