@@ -26,6 +26,7 @@ var rank = map[string]int{
 	"fence": 0, "ring": 0, "segfile/recfb": 0, "engine/wire/wirefb": 0,
 	"segfile/record": 1, "segfile/disk": 1, "cp": 1,
 	"segfile": 2, "engine/frontend": 2, "engine/shm": 2, "cp/host": 2, "engine/wire": 2,
+	"engine/api":     2,
 	"engine/store":   3,
 	"engine/replica": 4, "engine/client": 4,
 	"engine/coord": 5, "engine/server": 5,

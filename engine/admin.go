@@ -12,59 +12,7 @@ import (
 	"github.com/ringfence/ringfence/fence"
 )
 
-// TopicOptions are fixed when a topic is created, but for its policy.
-type TopicOptions struct {
-	// Bits gives the topic 2^Bits key positions, so at most that many ranges; 0 means
-	// 8, and 32 is the most.
-	Bits uint8
-	// Policy binds the topic to a policy by name; "" to none.
-	Policy string
-}
-
 const defaultBits = 8
-
-// TopicInfo sums a topic up.
-type TopicInfo struct {
-	Name     string
-	ID       string
-	Bits     uint8
-	Policy   string
-	Created  time.Time
-	Ranges   int // active ones
-	Segments int
-	Records  uint64 // stored and readable now
-	Bytes    uint64 // of frames
-}
-
-// TopicDetail is a topic with its ranges.
-type TopicDetail struct {
-	TopicInfo
-	AllRanges []RangeInfo
-	Groups    []string
-}
-
-// RangeInfo is one range; history once it is not Active.
-type RangeInfo struct {
-	Seq        uint32
-	Start, End uint64 // key positions [Start, End) of 2^32
-	Active     bool
-	Parents    []uint32 // the ranges it came from
-	NextOffset uint64
-	Segments   []SegmentInfo
-}
-
-// SegmentInfo is one segment.
-type SegmentInfo struct {
-	Seq      uint32
-	Active   bool
-	Start    uint64 // first offset
-	Records  uint64
-	Bytes    uint64
-	SealedAt time.Time
-	OpenedAt time.Time
-	File     string // in the log directory
-	Missing  bool   // the metadata knows it and the disk does not
-}
 
 // CreateTopic makes a topic with one range.
 func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) error {

@@ -11,47 +11,11 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/record"
 )
-
-// ConsumerOptions say what to read.
-type ConsumerOptions struct {
-	Topic string
-	// Group keeps the position under a name; "" keeps it nowhere.
-	Group string
-	From  From
-}
-
-// ConsumedRecord is a record with its place. Its bytes are valid until the next
-// Poll or Fetch of the consumer and must not be changed.
-type ConsumedRecord struct {
-	Range      uint32
-	Offset     uint64
-	Key, Value []byte
-	Headers    []Header
-	Time       time.Time
-}
-
-// Skip reports offsets that the consumer moved past because they are not stored
-// any more.
-type Skip struct {
-	Range   uint32
-	From    uint64
-	Offsets uint64
-	// Damaged: they were damaged and their loss was accepted; otherwise retention
-	// took them.
-	Damaged bool
-}
-
-// Page is what one Poll or Fetch found: records of one range, in order.
-type Page struct {
-	Records []ConsumedRecord
-	Skips   []Skip
-	// CaughtUp: there was nothing more in any range.
-	CaughtUp bool
-}
 
 // Consumer reads one topic, each range in order, parents before the ranges that
 // took over their keys: records with equal keys come in the order they were
@@ -62,7 +26,7 @@ type Consumer struct {
 	topic fence.TopicID
 	watch *store.Watch
 	pos   cp.Position // every range that is not finished, with the next offset to deliver
-	marks marks       // of the records before those
+	marks api.Marks   // of the records before those
 	open  map[fence.RangeID]*source
 	turn  int // whose turn it is among the readable ranges
 	page  Page
@@ -87,7 +51,7 @@ func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 	if err := errors.Join(checkTopic(o.Topic), checkGroup(o.Group)); err != nil {
 		return nil, err
 	}
-	c := &Consumer{e: e, opts: o, marks: marks{}, open: map[fence.RangeID]*source{}}
+	c := &Consumer{e: e, opts: o, marks: api.Marks{}, open: map[fence.RangeID]*source{}}
 	t, err := e.topic(o.Topic)
 	if err != nil {
 		return nil, about(o.Topic, -1, err)
@@ -239,7 +203,7 @@ func (c *Consumer) deliver(src *source, max int) {
 		c.page.Records = append(c.page.Records, r)
 	}
 	c.pos[src.id] = b.Head.Base + uint64(n)
-	c.marks[src.id] = markOf(src.seg.Meta().Salt)
+	c.marks[src.id] = api.MarkOf(src.seg.Meta().Salt)
 	if src.at = n; n == b.Len() {
 		src.batch = nil
 	}
@@ -355,7 +319,7 @@ func (e *Engine) missing(id fence.SegmentID) error {
 }
 
 // Cursor is the place behind the last record that was returned.
-func (c *Consumer) Cursor() string { return encodeCursor(c.topic, c.pos, c.marks) }
+func (c *Consumer) Cursor() string { return api.EncodeCursor(c.topic, c.pos, c.marks) }
 
 // Commit stores the place behind the last record that was returned as the group's.
 // It never moves the group back.

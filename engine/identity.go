@@ -12,6 +12,8 @@ import (
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // identity is the file in the log directory that says which metadata it belongs to.
 // Log and metadata are worth nothing without each other: metadata without its log
 // promises records that are not there, and a log without its metadata would be set
@@ -33,9 +35,6 @@ const (
 	stateOpen   = "open"   // a process has the log, or died with it
 	stateClosed = "closed" // every segment is fenced and on record
 )
-
-// ErrMismatch refuses a directory whose log and metadata do not belong together.
-var ErrMismatch = errors.New("log and metadata do not belong together") // put both back from one copy
 
 // Stop says how the process before ended.
 type Stop string

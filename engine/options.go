@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
-	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // Options tune an Engine; the zero value is production.
@@ -95,34 +94,4 @@ func fileLimit() int {
 		return 1024
 	}
 	return int(min(max(l.Cur, 64), 1<<20))
-}
-
-// Policy is a named set of retention and roll rules; see cp.Policy. Limit, Unlimited
-// and the zero Bound (inherit) make its fields.
-type (
-	Policy = cp.Policy
-	Bound  = cp.Bound
-	Codec  = record.Codec
-	Header = record.Header
-)
-
-// Limit is a bound of n milliseconds or bytes; 0 is a budget of nothing.
-func Limit(n int64) Bound { return cp.Limit(n) }
-
-// Unlimited turns a bound off, whatever the default.
-func Unlimited() Bound { return cp.Unlimited() }
-
-// Compression of batches.
-const (
-	None = record.None
-	S2   = record.S2
-	Zstd = record.Zstd
-)
-
-// Record is one entry to store. A nil Key is a null key: such records spread over
-// the ranges. A nil Value is a tombstone; an empty one is not.
-type Record struct {
-	Key, Value []byte
-	Headers    []Header
-	Time       time.Time // zero means now; kept in milliseconds
 }

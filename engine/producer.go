@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/frontend"
@@ -17,31 +16,8 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// ProducerOptions choose how a producer gathers and sends; the zero value of all
-// but Topic is production.
-type ProducerOptions struct {
-	Topic string
-	// ID names the producer for recognising what it sent before. 0 draws a random
-	// one. A program that sends the same records in the same order under the same
-	// ID again, after a crash or an error, stores each once. So that it can, such a
-	// producer stops with ErrHalted at the first record that fails: what came after it
-	// would make it look stored.
-	ID uint64
-	// BatchBytes is the most a batch takes in memory and on disk; 0 means 256 KiB.
-	BatchBytes int
-	// Linger keeps a batch open for more records even when nothing is in flight.
-	// 0, the default, sends at once: what arrives while batches are in flight
-	// gathers anyway.
-	Linger time.Duration
-	// MaxInFlight is how many batches of one range are on their way at a time; 0 means 5.
-	MaxInFlight int
-	// Codec compresses batches: record.None, record.S2 or record.Zstd.
-	Codec Codec
-	// NotIdempotent gives up the recognition of repeats and of gaps.
-	NotIdempotent bool
-}
-
-func (o ProducerOptions) withDefaults(arena int) (ProducerOptions, error) {
+// producerDefaults fills in what the options leave open.
+func producerDefaults(o ProducerOptions, arena int) (ProducerOptions, error) {
 	o.BatchBytes = cmp.Or(o.BatchBytes, 256<<10)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, 5)
 	switch {
@@ -59,22 +35,10 @@ func (o ProducerOptions) withDefaults(arena int) (ProducerOptions, error) {
 
 const (
 	minBatch = 4 << 10
-	// MaxBatchBytes is the largest batch a producer makes.
-	MaxBatchBytes = 8 << 20
 )
 
 // largestBatch is the largest batch that an arena serves.
 func largestBatch(arena int) int { return min(MaxBatchBytes, arena/4) }
-
-// Placement says where records were stored.
-type Placement struct {
-	Range uint32 // number of the range in its topic
-	// First and Last are offsets in that range; for one record they are equal.
-	First, Last uint64
-	// Duplicate: the producer sent the records before and they were stored then;
-	// First and Last are not known.
-	Duplicate bool
-}
 
 // Producer sends records to one topic. Any number of goroutines may share it;
 // records with equal keys keep the order in which Produce or Append took them.
@@ -115,7 +79,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 		return nil, err
 	}
 	defer e.end()
-	o, err := o.withDefaults(e.opts.ArenaBytes)
+	o, err := producerDefaults(o, e.opts.ArenaBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -8,53 +8,21 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/fence"
 )
 
-// From says where a consumer starts.
-type From struct {
-	kind   fromKind
-	cursor string
-	at     time.Time
-}
-
-type fromKind uint8
-
-const (
-	fromGroup fromKind = iota // the group's position; the start if it has none
-	fromStart
-	fromEnd
-	fromCursor
-	fromTime
-)
-
-// FromGroup is where the group is; where it has no position, at the start. It is
-// the zero value of From; without a group it is FromStart.
-func FromGroup() From { return From{} }
-
-// FromStart is the first record that is still stored.
-func FromStart() From { return From{kind: fromStart} }
-
-// FromEnd is behind the last record.
-func FromEnd() From { return From{kind: fromEnd} }
-
-// FromCursor is where the consumer was that answered the cursor.
-func FromCursor(cursor string) From { return From{kind: fromCursor, cursor: cursor} }
-
-// FromTime is, in each range, the first record of that time or later.
-func FromTime(t time.Time) From { return From{kind: fromTime, at: t} }
-
 // begin sets the position that the options ask for.
 func (c *Consumer) begin() error {
-	switch c.opts.From.kind {
-	case fromCursor:
+	switch c.opts.From.Kind {
+	case api.AtCursor:
 		return c.beginAtCursor()
-	case fromEnd, fromTime:
+	case api.AtEnd, api.AtTime:
 		return c.beginLate()
 	}
 	return c.look(func(s *cp.State) error {
 		c.pos = cp.Position{}
-		if c.opts.From.kind == fromGroup && c.opts.Group != "" {
+		if c.opts.From.Kind == api.AtGroup && c.opts.Group != "" {
 			c.resume(s)
 		}
 		if len(c.pos) == 0 {
@@ -84,7 +52,7 @@ func (c *Consumer) resume(s *cp.State) {
 }
 
 func (c *Consumer) beginAtCursor() error {
-	pos, m, err := decodeCursor(c.topic, c.opts.From.cursor)
+	pos, m, err := api.DecodeCursor(c.topic, c.opts.From.Cursor)
 	if err != nil {
 		return err
 	}
@@ -105,7 +73,7 @@ func (c *Consumer) beginAtCursor() error {
 				continue
 			}
 			seg := holding(s, id, offset-1)
-			if mark, known := m[id]; known && seg != nil && seg.Start < offset && markOf(seg.Salt) != mark {
+			if mark, known := m[id]; known && seg != nil && seg.Start < offset && api.MarkOf(seg.Salt) != mark {
 				return fmt.Errorf("%w: in front of offset %d of range %d", ErrCursorOfOther, offset, id.Seq)
 			}
 		}
@@ -144,9 +112,9 @@ func (c *Consumer) beginLate() error {
 	c.pos = cp.Position{}
 	for _, p := range parts { // parents first
 		offset := p.end
-		if c.opts.From.kind == fromTime {
+		if c.opts.From.Kind == api.AtTime {
 			for _, seg := range p.segments {
-				found, ok, err := c.e.findTime(seg, c.opts.From.at)
+				found, ok, err := c.e.findTime(seg, c.opts.From.Time)
 				if err != nil {
 					return err
 				}

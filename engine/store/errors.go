@@ -4,20 +4,21 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/fence"
 )
 
 // Test with errors.Is.
 var (
 	ErrClosed          = errors.New("store: closed")
-	ErrNoSegment       = errors.New("store: no such segment")                       // never stored here, or deleted
-	ErrStorage         = errors.New("store: storage failed")                        // this copy takes no more; roll to a new segment
-	ErrOutOfSpace      = errors.New("store: file system is full: free space on it") // behind a roll if it is an ErrStorage too
-	ErrOverloaded      = errors.New("store: too much waits for this segment")       // wait for acknowledgements, then retry
-	ErrDamaged         = errors.New("store: segment is damaged")                    // see the message for file and byte
-	ErrGap             = errors.New("store: a batch before this one is missing")    // resend from the producer's last acknowledged sequence
-	ErrUnknownProducer = errors.New("store: producer is not known here any more")   // its state was evicted: start a new producer id
-	ErrLocked          = errors.New("store: directory is in use by another process")
+	ErrNoSegment       = errors.New("store: no such segment")                     // never stored here, or deleted
+	ErrStorage         = api.ErrStorage                                           // this copy takes no more; roll to a new segment
+	ErrOutOfSpace      = api.ErrOutOfSpace                                        // behind a roll if it is an ErrStorage too
+	ErrOverloaded      = errors.New("store: too much waits for this segment")     // wait for acknowledgements, then retry
+	ErrDamaged         = api.ErrDamaged                                           // see the message for file and byte
+	ErrGap             = errors.New("store: a batch before this one is missing")  // resend from the producer's last acknowledged sequence
+	ErrUnknownProducer = errors.New("store: producer is not known here any more") // its state was evicted: start a new producer id
+	ErrLocked          = api.ErrLocked
 )
 
 // SealedError refuses an append on a fenced segment: continue at End in its

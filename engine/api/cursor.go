@@ -1,4 +1,4 @@
-package engine
+package api
 
 import (
 	"encoding/base64"
@@ -34,23 +34,16 @@ const (
 	maxCursorText    = (cursorFixed+cursorSource*maxCursorSources+4)*4/3 + 4
 )
 
-// Test with errors.Is.
-var (
-	ErrInvalidCursor = errors.New("cursor is not one of this program's")   // start over from a group, a time, the start or the end
-	ErrForeignCursor = errors.New("cursor belongs to another topic")       // a topic made anew under the same name is another one
-	ErrCursorPastEnd = errors.New("cursor lies past what the topic holds") // the topic was restored from a backup, or the cursor is not from here
-	ErrCursorOfOther = errors.New("cursor was made with other records")    // the topic was restored from a backup, and has gone on since
-)
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// marks are those of a position's sources; one without is not known.
-type marks map[fence.RangeID]uint32
+// Marks are those of a position's sources; one without is not known.
+type Marks map[fence.RangeID]uint32
 
-// markOf is the mark of the records of a segment, by its salt, which is random.
-func markOf(salt uint64) uint32 { return max(uint32(salt^salt>>32), 1) }
+// MarkOf is the mark of the records of a segment, by its salt, which is random.
+func MarkOf(salt uint64) uint32 { return max(uint32(salt^salt>>32), 1) }
 
-func encodeCursor(topic fence.TopicID, pos cp.Position, m marks) string {
+// EncodeCursor is the text of a position in a topic.
+func EncodeCursor(topic fence.TopicID, pos cp.Position, m Marks) string {
 	ids := make([]fence.RangeID, 0, len(pos))
 	for id := range pos {
 		ids = append(ids, id)
@@ -69,8 +62,8 @@ func encodeCursor(topic fence.TopicID, pos cp.Position, m marks) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// decodeCursor reads any text; what it accepts encodeCursor writes again.
-func decodeCursor(topic fence.TopicID, text string) (cp.Position, marks, error) {
+// DecodeCursor reads any text; what it accepts EncodeCursor writes again.
+func DecodeCursor(topic fence.TopicID, text string) (cp.Position, Marks, error) {
 	if len(text) > maxCursorText {
 		return nil, nil, fmt.Errorf("%w: %d characters, at most %d", ErrInvalidCursor, len(text), maxCursorText)
 	}
@@ -98,7 +91,7 @@ func decodeCursor(topic fence.TopicID, text string) (cp.Position, marks, error) 
 	if fence.TopicID(body[1:17]) != topic {
 		return nil, nil, fmt.Errorf("%w: identity %s, this topic is %s", ErrForeignCursor, fence.TopicID(body[1:17]), topic)
 	}
-	pos, m := make(cp.Position, n), marks{}
+	pos, m := make(cp.Position, n), Marks{}
 	last := int64(-1)
 	for i := range n {
 		at := cursorFixed + cursorSource*i

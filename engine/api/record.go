@@ -1,0 +1,70 @@
+package api
+
+import (
+	"time"
+
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Header is a key and a value beside a record's own.
+type Header = record.Header
+
+// Codec is how the records of a batch are compressed.
+type Codec = record.Codec
+
+// Compression of batches.
+const (
+	None = record.None
+	S2   = record.S2
+	Zstd = record.Zstd
+)
+
+// MaxBatchBytes is the largest batch a producer makes.
+const MaxBatchBytes = 8 << 20
+
+// Record is one entry to store. A nil Key is a null key: such records spread over
+// the ranges. A nil Value is a tombstone; an empty one is not.
+type Record struct {
+	Key, Value []byte
+	Headers    []Header
+	Time       time.Time // zero means now; kept in milliseconds
+}
+
+// Placement says where records were stored.
+type Placement struct {
+	Range uint32 // number of the range in its topic
+	// First and Last are offsets in that range; for one record they are equal.
+	First, Last uint64
+	// Duplicate: the producer sent the records before and they were stored then;
+	// First and Last are not known.
+	Duplicate bool
+}
+
+// ConsumedRecord is a record with its place. Its bytes are valid until the next
+// Poll or Fetch of the consumer and must not be changed.
+type ConsumedRecord struct {
+	Range      uint32
+	Offset     uint64
+	Key, Value []byte
+	Headers    []Header
+	Time       time.Time
+}
+
+// Skip reports offsets that the consumer moved past because they are not stored
+// any more.
+type Skip struct {
+	Range   uint32
+	From    uint64
+	Offsets uint64
+	// Damaged: they were damaged and their loss was accepted; otherwise retention
+	// took them.
+	Damaged bool
+}
+
+// Page is what one Poll or Fetch found: records of one range, in order.
+type Page struct {
+	Records []ConsumedRecord
+	Skips   []Skip
+	// CaughtUp: there was nothing more in any range.
+	CaughtUp bool
+}
