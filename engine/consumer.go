@@ -31,6 +31,9 @@ type Consumer struct {
 	turn  int // whose turn it is among the readable ranges
 	page  Page
 	ended bool
+
+	frames     FramePage
+	frameBytes int // the page is one of frames, of about so many bytes; 0: of records
 }
 
 // source is one range being read.
@@ -124,7 +127,7 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 			if err != nil {
 				return Page{}, about(c.opts.Topic, int64(id.Seq), err)
 			}
-			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 {
+			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 {
 				return c.page, nil
 			}
 			progress = progress || moved
@@ -170,25 +173,38 @@ func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
 		}
 	}
 	if src.batch == nil {
-		b, err := src.scan.Next()
-		if skip, ok := src.scan.Skipped(); ok {
-			c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: skip.From, Offsets: skip.Offsets, Damaged: true})
-			c.pos[id] = skip.From + skip.Offsets
-			delete(c.marks, id)
-		}
+		err := c.advance(src)
 		if errors.Is(err, io.EOF) {
 			return c.leave(src)
 		}
 		if err != nil {
 			return false, err
 		}
-		src.batch, src.at = b, 0
-		if from := c.pos[id]; from > b.Head.Base {
-			src.at = int(from - b.Head.Base)
-		}
 	}
-	c.deliver(src, max)
+	if c.frameBytes > 0 {
+		c.gather(src)
+	} else {
+		c.deliver(src, max)
+	}
 	return true, nil
+}
+
+// advance takes the source's next batch, from the next record to deliver on.
+func (c *Consumer) advance(src *source) error {
+	b, err := src.scan.Next()
+	if skip, ok := src.scan.Skipped(); ok {
+		c.page.Skips = append(c.page.Skips, Skip{Range: src.id.Seq, From: skip.From, Offsets: skip.Offsets, Damaged: true})
+		c.pos[src.id] = skip.From + skip.Offsets
+		delete(c.marks, src.id)
+	}
+	if err != nil {
+		return err
+	}
+	src.batch, src.at = b, 0
+	if from := c.pos[src.id]; from > b.Head.Base {
+		src.at = int(from - b.Head.Base)
+	}
+	return nil
 }
 
 // deliver puts records of the source's batch on the page.

@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Frame is memory of the engine for one record frame that was built elsewhere: it is
+// filled from a socket and goes to the device from where it lies. One goroutine uses
+// it, until Send or Discard.
+type Frame struct {
+	p    *Producer
+	b    *batch
+	size int
+}
+
+// NewFrame returns memory for a frame of size bytes. It waits for memory until ctx
+// ends.
+func (p *Producer) NewFrame(ctx context.Context, size int) (*Frame, error) {
+	if most := p.MaxFrame(); size <= record.HeaderSize || size > most {
+		return nil, about(p.name, -1, fmt.Errorf("%w: a frame of %d bytes, at most %d", ErrRecordTooLarge, size, most))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	b, err := p.freshBatch(ctx, (size+disk.Block-1)/disk.Block*disk.Block)
+	if err != nil {
+		return nil, about(p.name, -1, err)
+	}
+	return &Frame{p: p, b: b, size: size}, nil
+}
+
+// MaxFrame is the size of the largest frame that NewFrame gives memory for.
+func (p *Producer) MaxFrame() int { return largestBatch(p.e.opts.ArenaBytes) }
+
+// Bytes is the memory to fill.
+func (f *Frame) Bytes() []byte { return f.b.slab[:f.size] }
+
+// Discard gives the memory of a frame back that was not sent.
+func (f *Frame) Discard() {
+	if f.b == nil {
+		return
+	}
+	f.p.mu.Lock()
+	f.p.recycle(f.b)
+	f.p.mu.Unlock()
+	f.b = nil
+}
+
+// Send verifies the frame and hands it over: its records are the producer's next, with
+// the sequences that it says, each higher than those sent before or a repeat of them.
+// done hears when all of them are durable, as with [Batch.Send], whose waiting it
+// shares. After an error the frame was not sent.
+func (f *Frame) Send(ctx context.Context, done func(Placement, error)) error {
+	if f.b == nil {
+		return ErrBatchSent
+	}
+	p, b := f.p, f.b
+	view, err := record.Verify(f.Bytes(), 0, nil)
+	if err != nil {
+		return about(p.name, -1, err)
+	}
+	if err := p.fits(&view.Head, f.size); err != nil {
+		return about(p.name, -1, err)
+	}
+	head := view.Head
+	head.PrevSeq, head.Base, head.Durable = 0, 0, 0
+	b.frame = b.slab[:f.size]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.room(ctx, head.MinPos); err != nil {
+		return err
+	}
+	b.info, b.age = head, p.age
+	p.seq = max(p.seq, head.LastSeq)
+	p.pending[p.age] += int(head.Count)
+	b.calls = append(b.calls, call{at: wholeBatch, done: done})
+	f.b = nil
+	p.dispatch(b)
+	return nil
+}
+
+// fits refuses a frame that is not one of the producer's.
+func (p *Producer) fits(h *record.Head, size int) error {
+	switch {
+	case int(h.FrameLen) != size:
+		return fmt.Errorf("%w: the frame has %d bytes, and says %d", record.ErrCorrupt, size, h.FrameLen)
+	case h.Mark():
+		return fmt.Errorf("%w: a mark is no frame of records", record.ErrCorrupt)
+	case h.Producer != p.opts.ID:
+		return fmt.Errorf("%w: the frame is of producer %d, sent as producer %d", record.ErrCorrupt, h.Producer, p.opts.ID)
+	case (h.FirstSeq == 0) != p.opts.NotIdempotent:
+		return fmt.Errorf("%w: a producer numbers all its records or none", record.ErrCorrupt)
+	}
+	return nil
+}
+
+// room waits until the lane of a key position takes another batch. mu is held, and
+// released while waiting.
+func (p *Producer) room(ctx context.Context, pos uint32) error {
+	for {
+		if err := p.ready(ctx); err != nil {
+			return err
+		}
+		if len(p.laneOf(pos).waiting) < p.opts.MaxInFlight {
+			return nil
+		}
+		if err := p.wait(ctx); err != nil {
+			return about(p.name, -1, err)
+		}
+	}
+}
+
+// FramePage is a page of stored frames: those of [ConsumerOptions.Topic] as they lie
+// on disk, but for the salt of their segment.
+type FramePage struct {
+	Range uint32
+	// First and Next are the offsets of the first record to take from Frames and of
+	// the one behind the last. Frames may begin before.
+	First, Next uint64
+	Mark        uint32 // of the records, for cursors
+	Skips       []Skip
+	CaughtUp    bool   // there was nothing more
+	Frames      []byte // whole frames, one after another; valid until the next call
+}
+
+// FetchFrames is [Consumer.Fetch] for those who pass frames on: about maxBytes of them,
+// and one at least where there is one.
+func (c *Consumer) FetchFrames(maxBytes int) (FramePage, error) {
+	c.frames = FramePage{Frames: c.frames.Frames[:0]}
+	c.frameBytes = max(maxBytes, 1)
+	page, err := c.Fetch(1)
+	c.frameBytes = 0
+	c.frames.Skips, c.frames.CaughtUp = page.Skips, page.CaughtUp
+	return c.frames, err
+}
+
+// gather puts the source's batch on the page of frames, and those behind it that can
+// be had and fit. Skips between them are on the page too.
+func (c *Consumer) gather(src *source) {
+	p := &c.frames
+	p.Range, p.First, p.Mark = src.id.Seq, src.batch.Head.Base+uint64(src.at), api.MarkOf(src.seg.Meta().Salt)
+	for {
+		at, h := len(p.Frames), &src.batch.Head
+		p.Frames = append(p.Frames, src.batch.Frame()...)
+		record.Stamp(p.Frames[at:], h.Base, h.Durable, 0)
+		p.Next = h.Next()
+		c.pos[src.id], c.marks[src.id] = p.Next, p.Mark
+		src.batch = nil
+		if len(p.Frames) >= c.frameBytes || c.advance(src) != nil {
+			return // what is wrong is met again by the next page
+		}
+		if len(p.Frames)+len(src.batch.Frame()) > c.frameBytes {
+			return
+		}
+	}
+}
