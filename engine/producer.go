@@ -63,7 +63,7 @@ type Producer struct {
 	spare   []*batch
 	closed  bool  // no record is taken any more
 	named   bool  // the ID was given: a later run tells by it what is stored
-	halted  error // of a named one: a record failed, and nothing goes out any more
+	halted  error // a record of a named one failed, or it was stopped: nothing goes out any more
 	tasks   sync.WaitGroup
 
 	ctx    context.Context // ends when Close gives up what is not stored yet
@@ -237,6 +237,19 @@ func (p *Producer) halt(err error) {
 	if p.named && p.halted == nil {
 		p.halted = fmt.Errorf("%w: a record before was not stored; send all from the start with a new producer of the ID %d: %w", ErrHalted, p.opts.ID, err)
 	}
+}
+
+// stop has the producer take and send nothing any more: what is not handed to the
+// disk yet fails.
+func (p *Producer) stop(why error) {
+	p.mu.Lock()
+	p.closed = true
+	if p.halted == nil {
+		p.halted = fmt.Errorf("%w: %w", ErrClosed, why)
+	}
+	p.changed.Broadcast()
+	p.mu.Unlock()
+	p.cancel()
 }
 
 // refused explains why a batch of size bytes did not take a record.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// A setting of a long-running command has one name everywhere: --NAME on the command
+// line, RINGFENCE_NAME in the environment (in capitals, with _ for -), "NAME = value"
+// in the file that --config names. The command line wins over the environment, and that
+// over the file. What nobody knows is refused: a misspelt limit is not a limit.
+
+const variablePrefix = "RINGFENCE_"
+
+// foreignVariables belong to other things than settings.
+var foreignVariables = []string{dataDirVar}
+
+// setting is one of them as it was found.
+type setting struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source"` // "flag", "environment", "FILE:LINE" or "default"
+}
+
+// resolveSettings fills in the flags of cmd that were not given, and lists all with
+// where they come from. Those in hidden are listed without their value.
+func resolveSettings(cmd *cobra.Command, file string, environ []string, hidden ...string) ([]setting, error) {
+	flags := cmd.LocalNonPersistentFlags()
+	fromFile, err := readSettings(file)
+	if err != nil {
+		return nil, err
+	}
+	fromEnv, err := variables(environ)
+	if err != nil {
+		return nil, err
+	}
+	for name, s := range fromEnv {
+		if !isSetting(flags, name) {
+			return nil, usageError{fmt.Errorf("%s is set, and there is no setting %q: see '%s --help'", s.Source, name, cmd.CommandPath())}
+		}
+	}
+	for name, s := range fromFile {
+		if !isSetting(flags, name) {
+			return nil, usageError{fmt.Errorf("%s: there is no setting %q: see '%s --help'", s.Source, name, cmd.CommandPath())}
+		}
+	}
+	var all []setting
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !isSetting(flags, f.Name) {
+			return
+		}
+		s := setting{Name: f.Name, Source: "default"}
+		switch {
+		case f.Changed:
+			s.Source = "flag"
+		default:
+			given, ok := fromEnv[f.Name]
+			if !ok {
+				given, ok = fromFile[f.Name]
+			}
+			if !ok {
+				break
+			}
+			if e := flags.Set(f.Name, given.Value); e != nil {
+				err = errors.Join(err, usageError{fmt.Errorf("%s: %s = %q: %w", given.Source, f.Name, given.Value, e)})
+			}
+			s.Source = given.Source
+		}
+		if s.Value = f.Value.String(); slices.Contains(hidden, f.Name) && s.Value != "" {
+			s.Value = "(hidden)"
+		}
+		all = append(all, s)
+	})
+	return all, err
+}
+
+func isSetting(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	return f != nil && name != "config" && name != "help"
+}
+
+// variables are the settings in the environment.
+func variables(environ []string) (map[string]setting, error) {
+	found := map[string]setting{}
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		rest, ok := strings.CutPrefix(name, variablePrefix)
+		if !ok || slices.Contains(foreignVariables, name) {
+			continue
+		}
+		if rest != strings.ToUpper(rest) {
+			return nil, usageError{fmt.Errorf("%s is set: the names of settings are in capitals there", name)}
+		}
+		key := strings.ReplaceAll(strings.ToLower(rest), "_", "-")
+		found[key] = setting{Name: key, Value: value, Source: name}
+	}
+	return found, nil
+}
+
+// readSettings reads "name = value" lines; empty ones and those that begin with # say
+// nothing. A value may stand in double quotes.
+func readSettings(file string) (map[string]setting, error) {
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--config: %w", err)}
+	}
+	defer f.Close()
+	found := map[string]setting{}
+	lines := bufio.NewScanner(f)
+	for n := 1; lines.Scan(); n++ {
+		at := fmt.Sprintf("%s:%d", file, n)
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		if name, value = strings.TrimSpace(name), strings.TrimSpace(value); !ok || name == "" {
+			return nil, usageError{fmt.Errorf("%s: %q: want 'name = value'", at, line)}
+		}
+		if quoted := len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"'; quoted {
+			value = value[1 : len(value)-1]
+		}
+		if before, twice := found[name]; twice {
+			return nil, usageError{fmt.Errorf("%s: %q was set at %s already", at, name, before.Source)}
+		}
+		found[name] = setting{Name: name, Value: value, Source: at}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", file, err)}
+	}
+	return found, nil
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func settingsCommand() (*cobra.Command, *string, *int, *string) {
+	cmd := &cobra.Command{Use: "serve", Run: func(*cobra.Command, []string) {}}
+	f := cmd.Flags()
+	name := f.String("listen-on", "here", "")
+	count := f.Int("count", 1, "")
+	secret := f.String("secret", "", "")
+	f.String("config", "", "")
+	return cmd, name, count, secret
+}
+
+// The command line wins over the environment, and that over the file; each value says
+// where it is from.
+func TestSettingsSources(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "conf")
+	if err := os.WriteFile(file, []byte("# how we run\n\ncount = 7\nsecret = \" two words \"\nlisten-on=file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd, name, count, secret := settingsCommand()
+	if err := cmd.ParseFlags([]string{"--listen-on", "flag"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := resolveSettings(cmd, file, []string{"RINGFENCE_LISTEN_ON=env", "RINGFENCE_COUNT=9", "HOME=/", "RINGFENCE_DATA_DIR=/d"}, "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *name != "flag" || *count != 9 || *secret != " two words " {
+		t.Errorf("set to %q, %d, %q", *name, *count, *secret)
+	}
+	got := map[string]string{}
+	for _, s := range all {
+		got[s.Name] = s.Value + " from " + s.Source
+	}
+	for name, want := range map[string]string{
+		"listen-on": "flag from flag",
+		"count":     "9 from RINGFENCE_COUNT",
+		"secret":    "(hidden) from " + file + ":4",
+	} {
+		if got[name] != want {
+			t.Errorf("%s is listed as %q, want %q", name, got[name], want)
+		}
+	}
+	if len(got) != 3 {
+		t.Errorf("listed: %v", got)
+	}
+}
+
+// What nobody knows, or cannot read, is refused with where it stands (scenario N01).
+func TestN01SettingsRefused(t *testing.T) {
+	for _, c := range []struct {
+		file string
+		env  []string
+		want string
+	}{
+		{file: "cuont = 7", want: `:1: there is no setting "cuont"`},
+		{file: "count = 7\n\ncount = 8", want: `:3: "count" was set at`},
+		{file: "count", want: `:1: "count": want 'name = value'`},
+		{file: "= 7", want: `want 'name = value'`},
+		{file: "count = many", want: `:1: count = "many": `},
+		{file: "config = x", want: `there is no setting "config"`},
+		{env: []string{"RINGFENCE_CUONT=1"}, want: `RINGFENCE_CUONT is set, and there is no setting "cuont"`},
+		{env: []string{"RINGFENCE_Count=1"}, want: `RINGFENCE_Count is set: the names of settings are in capitals`},
+		{env: []string{"RINGFENCE_COUNT="}, want: `RINGFENCE_COUNT: count = ""`},
+	} {
+		file := ""
+		if c.file != "" {
+			file = filepath.Join(t.TempDir(), "conf")
+			if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd, _, _, _ := settingsCommand()
+		_, err := resolveSettings(cmd, file, c.env)
+		if err == nil || !strings.Contains(err.Error(), c.want) || exitCode(err) != exitUsage {
+			t.Errorf("file %q, environment %q: %v, want %q", c.file, c.env, err, c.want)
+		}
+	}
+	cmd, _, _, _ := settingsCommand()
+	if _, err := resolveSettings(cmd, "/does/not/exist", nil); exitCode(err) != exitUsage {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}

@@ -1,0 +1,49 @@
+package api
+
+import "context"
+
+// Log is what a program does with topics, linked or over the network. The methods are
+// described at engine.Engine and client.Client, which return types of their own where
+// it says Producer and Consumer here.
+type Log interface {
+	Admin
+	NewProducer(ProducerOptions) (Producer, error)
+	NewConsumer(ConsumerOptions) (Consumer, error)
+	Close() error
+}
+
+// Admin makes, changes and describes topics and policies.
+type Admin interface {
+	CreateTopic(ctx context.Context, name string, o TopicOptions) error
+	DeleteTopic(ctx context.Context, name string) error
+	Topics(ctx context.Context) ([]TopicInfo, error)
+	Describe(ctx context.Context, name string) (TopicDetail, error)
+	SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error)
+	MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error)
+	Roll(ctx context.Context, topic string) (int, error)
+
+	SetPolicy(ctx context.Context, name string, p Policy) error
+	DeletePolicy(ctx context.Context, name string) error
+	Policies(ctx context.Context) (map[string]Policy, error)
+	BindPolicy(ctx context.Context, topic, policy string) error
+}
+
+// Producer sends records to one topic.
+type Producer interface {
+	ID() uint64
+	Produce(ctx context.Context, r Record) (Placement, error)
+	Append(ctx context.Context, r Record, done func(Placement, error)) error
+	Flush(ctx context.Context) error
+	Close(ctx context.Context) error
+}
+
+// Consumer reads one topic.
+type Consumer interface {
+	Poll(ctx context.Context, max int) (Page, error)
+	Fetch(max int) (Page, error)
+	Cursor() string
+	Commit(ctx context.Context) error
+	Reset(ctx context.Context) error
+	Lag() (uint64, error)
+	Close() error
+}
