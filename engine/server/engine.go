@@ -1,0 +1,84 @@
+package server
+
+import (
+	"context"
+
+	"github.com/ringfence/ringfence/engine/api"
+)
+
+// Engine is what a server serves. Its methods are called by many goroutines at a time.
+// Their errors are those of package engine/api, or wrap them; what they say is what
+// clients are told.
+type Engine interface {
+	// Log is the identity of the log, for clients to know where their cursors are from.
+	Log() string
+
+	CreateTopic(ctx context.Context, name string, o api.TopicOptions) error
+	DeleteTopic(ctx context.Context, name string) error
+	Topics(ctx context.Context) ([]api.TopicInfo, error) // by name
+	Describe(ctx context.Context, name string) (api.TopicDetail, error)
+	SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error)
+	MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error)
+	Roll(ctx context.Context, topic string) (int, error)
+
+	SetPolicy(ctx context.Context, name string, p api.Policy) error
+	DeletePolicy(ctx context.Context, name string) error
+	Policies(ctx context.Context) (map[string]api.Policy, error)
+	BindPolicy(ctx context.Context, topic, policy string) error
+
+	// OpenProducer opens a producer; with id 0 the engine draws one. The records of an
+	// unnumbered one have no sequences.
+	OpenProducer(topic string, id uint64, unnumbered bool) (Producer, error)
+	OpenConsumer(topic, group string, from api.From) (Consumer, error)
+	// CommitCursor makes a cursor a group's position, with reset also where that moves
+	// the group back.
+	CommitCursor(ctx context.Context, topic, group, cursor string, reset bool) error
+	// CursorLag is how many records are stored behind a cursor.
+	CursorLag(topic, cursor string) (uint64, error)
+}
+
+// Producer stores the frames of one producer. One goroutine calls NewFrame and Send,
+// and no others once Close was called.
+type Producer interface {
+	ID() uint64
+	MaxFrame() int // bytes of the largest frame it takes
+	// NewFrame returns memory for a frame of size bytes, and waits for it until ctx ends.
+	NewFrame(ctx context.Context, size int) (Frame, error)
+	// Close returns when every frame that was sent has been answered, or when ctx ends.
+	Close(ctx context.Context) error
+}
+
+// Frame is memory of the engine for one record frame. It must be sent or discarded.
+type Frame interface {
+	Bytes() []byte
+	// Send verifies the frame and hands it over. done is called once, by any goroutine,
+	// when the records are durable or failed, and does not block. After an error the
+	// frame was not sent: it is to be discarded, and done is never called.
+	Send(ctx context.Context, done func(api.Placement, error)) error
+	Discard()
+}
+
+// Consumer reads a topic. One goroutine uses it at a time.
+type Consumer interface {
+	// FetchFrames returns the next frames, about maxBytes of them but one at least where
+	// there is one. It does not wait. The frames are valid until the next call.
+	FetchFrames(maxBytes int) (FramePage, error)
+	// Changed returns a channel that is closed when there may be more than a call of
+	// FetchFrames after this one finds.
+	Changed() <-chan struct{}
+	Cursor() string // behind the last page
+	Close() error
+}
+
+// FramePage is a page of stored frames of one range.
+type FramePage struct {
+	Range uint32
+	// First and Next are the offsets of the first record to take from Frames and of the
+	// one behind the last. The first frame may begin before First.
+	First, Next uint64
+	Mark        uint32 // of the segment, for cursors inside of the page
+	Skips       []api.Skip
+	CaughtUp    bool     // there was nothing more
+	Cursor      string   // behind the page
+	Frames      [][]byte // each one or more whole frames
+}
