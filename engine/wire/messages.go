@@ -1,0 +1,124 @@
+package wire
+
+import (
+	flatbuffers "github.com/google/flatbuffers/go"
+
+	"github.com/ringfence/ringfence/engine/wire/wirefb"
+)
+
+// Message is what a frame carries: a pointer to any of the types below, or an *[Error].
+type Message interface {
+	Pack(*flatbuffers.Builder) flatbuffers.UOffsetT
+}
+
+// The messages and the tables in them, as wirefb/wire.fbs describes them.
+type (
+	Done               = wirefb.DoneT
+	Hello              = wirefb.HelloT
+	HelloReply         = wirefb.HelloReplyT
+	Authenticate       = wirefb.AuthenticateT
+	AuthenticateReply  = wirefb.AuthenticateReplyT
+	Ping               = wirefb.PingT
+	CreateTopic        = wirefb.CreateTopicT
+	Topic              = wirefb.TopicT
+	ListTopics         = wirefb.ListTopicsT
+	TopicInfo          = wirefb.TopicInfoT
+	ListTopicsReply    = wirefb.ListTopicsReplyT
+	SegmentInfo        = wirefb.SegmentInfoT
+	RangeInfo          = wirefb.RangeInfoT
+	DescribeTopicReply = wirefb.DescribeTopicReplyT
+	SplitRange         = wirefb.SplitRangeT
+	SplitRangeReply    = wirefb.SplitRangeReplyT
+	MergeRanges        = wirefb.MergeRangesT
+	MergeRangesReply   = wirefb.MergeRangesReplyT
+	RollTopicReply     = wirefb.RollTopicReplyT
+	Bound              = wirefb.BoundT
+	Policy             = wirefb.PolicyT
+	SetPolicy          = wirefb.SetPolicyT
+	DeletePolicy       = wirefb.DeletePolicyT
+	ListPolicies       = wirefb.ListPoliciesT
+	ListPoliciesReply  = wirefb.ListPoliciesReplyT
+	BindPolicy         = wirefb.BindPolicyT
+	OpenProducer       = wirefb.OpenProducerT
+	OpenProducerReply  = wirefb.OpenProducerReplyT
+	Produce            = wirefb.ProduceT
+	ProduceReply       = wirefb.ProduceReplyT
+	CloseProducer      = wirefb.CloseProducerT
+	OpenConsumer       = wirefb.OpenConsumerT
+	OpenConsumerReply  = wirefb.OpenConsumerReplyT
+	Fetch              = wirefb.FetchT
+	Skip               = wirefb.SkipT
+	Page               = wirefb.PageT
+	Subscribe          = wirefb.SubscribeT
+	Credit             = wirefb.CreditT
+	CloseConsumer      = wirefb.CloseConsumerT
+	Lag                = wirefb.LagT
+	LagReply           = wirefb.LagReplyT
+	Commit             = wirefb.CommitT
+	JoinGroup          = wirefb.JoinGroupT
+	Heartbeat          = wirefb.HeartbeatT
+	Assignment         = wirefb.AssignmentT
+	LeaveGroup         = wirefb.LeaveGroupT
+	ListGroups         = wirefb.ListGroupsT
+	ListGroupsReply    = wirefb.ListGroupsReplyT
+	Group              = wirefb.GroupT
+	GroupRange         = wirefb.GroupRangeT
+	DescribeGroupReply = wirefb.DescribeGroupReplyT
+)
+
+// The tables of wirefb/wire.fbs for the verifier, fields in their order. A test holds
+// them against the schema.
+var (
+	tableError              = table{"Error", []field{byte2, text, byte4}, unpackError}
+	tableDone               = table{"Done", nil, by((*wirefb.Done).UnPack)}
+	tableHello              = table{"Hello", []field{byte4, byte2, byte2, byte8, text}, by((*wirefb.Hello).UnPack)}
+	tableHelloReply         = table{"HelloReply", []field{byte2, byte8, text, text, byte1, texts, byte4, byte4, byte4}, by((*wirefb.HelloReply).UnPack)}
+	tableAuthenticate       = table{"Authenticate", []field{text, text, secret}, by((*wirefb.Authenticate).UnPack)}
+	tableAuthenticateReply  = table{"AuthenticateReply", []field{text}, by((*wirefb.AuthenticateReply).UnPack)}
+	tablePing               = table{"Ping", nil, by((*wirefb.Ping).UnPack)}
+	tableCreateTopic        = table{"CreateTopic", []field{text, byte1, text}, by((*wirefb.CreateTopic).UnPack)}
+	tableTopic              = table{"Topic", []field{text}, by((*wirefb.Topic).UnPack)}
+	tableListTopics         = table{"ListTopics", []field{text, text, byte4}, by((*wirefb.ListTopics).UnPack)}
+	tableTopicInfo          = table{"TopicInfo", []field{text, text, byte1, text, byte8, byte4, byte4, byte8, byte8}, by((*wirefb.TopicInfo).UnPack)}
+	tableListTopicsReply    = table{"ListTopicsReply", []field{many(&tableTopicInfo), byte1}, by((*wirefb.ListTopicsReply).UnPack)}
+	tableSegmentInfo        = table{"SegmentInfo", []field{byte4, byte1, byte8, byte8, byte8, byte8, byte8, text, byte1}, by((*wirefb.SegmentInfo).UnPack)}
+	tableRangeInfo          = table{"RangeInfo", []field{byte4, byte8, byte8, byte1, numbers, byte8, many(&tableSegmentInfo)}, by((*wirefb.RangeInfo).UnPack)}
+	tableDescribeTopicReply = table{"DescribeTopicReply", []field{one(&tableTopicInfo), many(&tableRangeInfo), texts}, by((*wirefb.DescribeTopicReply).UnPack)}
+	tableSplitRange         = table{"SplitRange", []field{text, byte4}, by((*wirefb.SplitRange).UnPack)}
+	tableSplitRangeReply    = table{"SplitRangeReply", []field{byte4, byte4}, by((*wirefb.SplitRangeReply).UnPack)}
+	tableMergeRanges        = table{"MergeRanges", []field{text, byte4, byte4}, by((*wirefb.MergeRanges).UnPack)}
+	tableMergeRangesReply   = table{"MergeRangesReply", []field{byte4}, by((*wirefb.MergeRangesReply).UnPack)}
+	tableRollTopicReply     = table{"RollTopicReply", []field{byte4}, by((*wirefb.RollTopicReply).UnPack)}
+	tableBound              = table{"Bound", []field{byte1, byte8}, by((*wirefb.Bound).UnPack)}
+	tablePolicy             = table{"Policy", []field{text, one(&tableBound), one(&tableBound), one(&tableBound), one(&tableBound)}, by((*wirefb.Policy).UnPack)}
+	tableSetPolicy          = table{"SetPolicy", []field{one(&tablePolicy)}, by((*wirefb.SetPolicy).UnPack)}
+	tableDeletePolicy       = table{"DeletePolicy", []field{text}, by((*wirefb.DeletePolicy).UnPack)}
+	tableListPolicies       = table{"ListPolicies", nil, by((*wirefb.ListPolicies).UnPack)}
+	tableListPoliciesReply  = table{"ListPoliciesReply", []field{many(&tablePolicy)}, by((*wirefb.ListPoliciesReply).UnPack)}
+	tableBindPolicy         = table{"BindPolicy", []field{text, text}, by((*wirefb.BindPolicy).UnPack)}
+	tableOpenProducer       = table{"OpenProducer", []field{text, byte8, byte1}, by((*wirefb.OpenProducer).UnPack)}
+	tableOpenProducerReply  = table{"OpenProducerReply", []field{byte4, byte8, byte4}, by((*wirefb.OpenProducerReply).UnPack)}
+	tableProduce            = table{"Produce", []field{byte4}, by((*wirefb.Produce).UnPack)}
+	tableProduceReply       = table{"ProduceReply", []field{byte4, byte8, byte8, byte1}, by((*wirefb.ProduceReply).UnPack)}
+	tableCloseProducer      = table{"CloseProducer", []field{byte4}, by((*wirefb.CloseProducer).UnPack)}
+	tableOpenConsumer       = table{"OpenConsumer", []field{text, text, byte1, cursor, byte8}, by((*wirefb.OpenConsumer).UnPack)}
+	tableOpenConsumerReply  = table{"OpenConsumerReply", []field{byte4, cursor}, by((*wirefb.OpenConsumerReply).UnPack)}
+	tableFetch              = table{"Fetch", []field{byte4, byte4, byte4}, by((*wirefb.Fetch).UnPack)}
+	tableSkip               = table{"Skip", []field{byte4, byte8, byte8, byte1}, by((*wirefb.Skip).UnPack)}
+	tablePage               = table{"Page", []field{byte4, byte4, byte8, byte8, byte4, many(&tableSkip), byte1, cursor}, by((*wirefb.Page).UnPack)}
+	tableSubscribe          = table{"Subscribe", []field{byte4, byte4, byte4}, by((*wirefb.Subscribe).UnPack)}
+	tableCredit             = table{"Credit", []field{byte4, byte4}, by((*wirefb.Credit).UnPack)}
+	tableCloseConsumer      = table{"CloseConsumer", []field{byte4}, by((*wirefb.CloseConsumer).UnPack)}
+	tableLag                = table{"Lag", []field{byte4, cursor}, by((*wirefb.Lag).UnPack)}
+	tableLagReply           = table{"LagReply", []field{byte8}, by((*wirefb.LagReply).UnPack)}
+	tableCommit             = table{"Commit", []field{text, text, cursor, byte1, text, byte8}, by((*wirefb.Commit).UnPack)}
+	tableJoinGroup          = table{"JoinGroup", []field{text, text, text}, by((*wirefb.JoinGroup).UnPack)}
+	tableHeartbeat          = table{"Heartbeat", []field{text, text, text, byte8}, by((*wirefb.Heartbeat).UnPack)}
+	tableAssignment         = table{"Assignment", []field{byte8, byte4, numbers}, by((*wirefb.Assignment).UnPack)}
+	tableLeaveGroup         = table{"LeaveGroup", []field{text, text, text}, by((*wirefb.LeaveGroup).UnPack)}
+	tableListGroups         = table{"ListGroups", []field{text}, by((*wirefb.ListGroups).UnPack)}
+	tableListGroupsReply    = table{"ListGroupsReply", []field{texts}, by((*wirefb.ListGroupsReply).UnPack)}
+	tableGroup              = table{"Group", []field{text, text}, by((*wirefb.Group).UnPack)}
+	tableGroupRange         = table{"GroupRange", []field{byte4, byte8, byte8, byte8, byte8, text}, by((*wirefb.GroupRange).UnPack)}
+	tableDescribeGroupReply = table{"DescribeGroupReply", []field{text, byte8, texts, many(&tableGroupRange), byte8}, by((*wirefb.DescribeGroupReply).UnPack)}
+)
