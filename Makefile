@@ -75,8 +75,12 @@ gen: ## generate the flatbuffer code again (installs flatc when root)
 	$(GO) generate ./...; \
 	git status --short -- '*.go' | sed 's/^/gen: changed /'; echo "gen: done"
 
+# Go asks git for the revision and fails where git refuses to tell, as in a checkout
+# of somebody else; here a revision that is not told is left out.
 build: modules ## the static binary .bin/ringfence
-	@mkdir -p $(BIN); echo "build: $(RINGFENCE)"; $(GO) build -trimpath -buildvcs=false -o $(RINGFENCE) ./cmd/ringfence
+	@mkdir -p $(BIN); echo "build: $(RINGFENCE)"; \
+	revision=$$(git describe --always --abbrev=40 --exclude='*' --dirty=+ 2>/dev/null || true); \
+	$(GO) build -trimpath -buildvcs=false -ldflags "-X main.revision=$$revision" -o $(RINGFENCE) ./cmd/ringfence
 
 modules:
 	@command -v $(GO) >/dev/null || { echo "Go is not installed: get 1.26 or newer from https://go.dev/dl"; exit 1; }; \

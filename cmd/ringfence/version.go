@@ -2,10 +2,21 @@ package main
 
 import (
 	"cmp"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+)
+
+// release is the version of this source, and of the next release until it is out.
+const release = "0.1.0"
+
+// Set by the linker, -X main.revision=...: a build that does not ask git itself
+// (go build -buildvcs=false, which works in a foreign checkout) is told so.
+var (
+	version  string // instead of release
+	revision string // of the source; a trailing + says that it was changed
 )
 
 // versionReport is which build this is.
@@ -18,12 +29,25 @@ type versionReport struct {
 }
 
 func thisVersion() versionReport {
-	r := versionReport{Version: "(unknown)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return r
+		info = &debug.BuildInfo{}
 	}
-	r.Version = cmp.Or(info.Main.Version, "(devel)")
+	return versionOf(version, revision, info)
+}
+
+// tagged is a module version that somebody gave: neither (devel) nor what Go makes
+// of a revision that has no tag.
+var tagged = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[a-z]+[.\d]*)?$`)
+
+// versionOf prefers what the linker was told to what Go recorded of the module, and
+// both to the constant.
+func versionOf(version, revision string, info *debug.BuildInfo) versionReport {
+	r := versionReport{Version: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if v := info.Main.Version; tagged.MatchString(v) {
+		r.Version = v[1:]
+	}
+	r.Version = cmp.Or(version, r.Version)
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
@@ -32,16 +56,23 @@ func thisVersion() versionReport {
 			r.Modified = s.Value == "true"
 		}
 	}
+	if n := len(revision); n > 0 {
+		r.Modified = revision[n-1] == '+'
+		if r.Revision = revision; r.Modified {
+			r.Revision = revision[:n-1]
+		}
+	}
 	return r
 }
 
 func (v versionReport) String() string {
 	text := "ringfence " + v.Version
 	if v.Revision != "" {
-		text += " " + v.Revision
-	}
-	if v.Modified {
-		text += " (modified)"
+		text += " (revision " + v.Revision
+		if v.Modified {
+			text += ", modified"
+		}
+		text += ")"
 	}
 	return text + " " + v.Go + " " + v.Platform
 }
