@@ -51,6 +51,9 @@ const (
 	slotC     = 3 * block
 	DataStart = 4 * block // position of the first flush
 
+	// HeaderSize is how many bytes the header takes.
+	HeaderSize = block
+
 	headerMagic   = "RFsegmnt"
 	headerVersion = 1
 

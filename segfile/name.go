@@ -42,6 +42,16 @@ func Name(id fence.SegmentID) string {
 	return fmt.Sprintf("%s/%s/%08x-%08x%s", topicsDir, id.Range.Topic, id.Range.Seq, id.Seq, segSuffix)
 }
 
+// Identify says which segment a file holds that begins with b, whatever its name is;
+// false when the header does not tell. b is [HeaderSize] bytes or more.
+func Identify(b []byte) (Meta, bool) {
+	if len(b) < HeaderSize {
+		return Meta{}, false
+	}
+	h, state, _ := readHeader(b)
+	return h.Meta, state == headerValid
+}
+
 // Dir is the directory of a topic's segment files.
 func Dir(t fence.TopicID) string { return topicsDir + "/" + t.String() }
 

@@ -114,7 +114,7 @@ func openFile(d disk.Disk, name string, readOnly bool) (*opened, error) {
 	var mark, data bool
 	if state == headerValid {
 		if !named {
-			o.why = fmt.Sprintf("the header says that this is %s", hdr.ID)
+			o.why = "the header says that it is " + Name(hdr.ID)
 		}
 	} else {
 		copied, err := o.headerCopy()

@@ -87,7 +87,7 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 	return a.withEngine(ctx, false, func(ctx context.Context, e *engine.Engine) error {
 		c, err := e.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: f.group, From: from})
 		if err != nil {
-			return missingTopic(topic, err)
+			return missingTopic(topic, "", err)
 		}
 		s := consumeReport{Topic: topic}
 		p := &printer{app: a, c: c, flags: f, report: &s, out: bufio.NewWriterSize(a.out, 256<<10), write: write}

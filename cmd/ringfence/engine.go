@@ -41,10 +41,11 @@ func checkIO(name string) error {
 	return usageError{fmt.Errorf("--io is %q: want auto, io_uring or pool", name)}
 }
 
-// missingTopic adds what to do to a topic that is not there.
-func missingTopic(name string, err error) error {
+// missingTopic says what to do about a topic that is not there, in place of what the
+// engine says to a program. create is another way to make it, or "".
+func missingTopic(name, create string, err error) error {
 	if errors.Is(err, engine.ErrNoSuchTopic) {
-		return notFound{fmt.Errorf("there is no topic %q: create it with 'ringfence topic create %s', or give --create: %w", name, name, err)}
+		return notFound{fmt.Errorf("there is no topic %q: create it with 'ringfence topic create %s'%s", name, name, create)}
 	}
 	return err
 }

@@ -148,5 +148,8 @@ func exitCodesTopic() *cobra.Command {
 	for _, c := range exitCodes {
 		fmt.Fprintf(&b, "  %3d  %s\n", c.code, c.text)
 	}
+	b.WriteString(`
+With --json an error is one JSON object, the last line of standard error:
+{"error": what happened and what to do, "code": the exit code}.`)
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String()}
 }

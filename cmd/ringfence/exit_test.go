@@ -61,6 +61,32 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// With --json an error is one JSON object with the exit code, wherever the flag is
+// and whatever is wrong.
+func TestErrorsAsJSON(t *testing.T) {
+	dir, _ := filled(t, 1)
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"topic", "describe", "nope", "--data-dir", dir, "--json"}, exitNotFound, `"nope"`},
+		{[]string{"--json", "topic", "create", "t", "--data-dir", dir}, exitConflict, "exists already"},
+		{[]string{"topic", "ls", "--nonsense", "--json"}, exitUsage, "--nonsense"},
+		{[]string{"nonsense", "--json"}, exitUsage, "nonsense"},
+		{[]string{"consume", "nope", "--data-dir", dir, "--json"}, exitNotFound, "topic create nope"},
+		{[]string{"segment", "verify", dir + "/a", dir + "/b", "--json"}, exitNotFound, "no such file"},
+	} {
+		r := ringfence(t, "", tt.args...)
+		if e := parse[errorReport](t, r.err); r.code != tt.code || e.Code != tt.code || !strings.Contains(e.Error, tt.says) {
+			t.Errorf("%v: exit %d, want %d, %q in %s", tt.args, r.code, tt.code, tt.says, r.err)
+		}
+	}
+	if r := ringfence(t, "", "topic", "describe", "--", "--json", "--data-dir", dir); r.code != exitUsage || strings.HasPrefix(r.err, "{") {
+		t.Errorf("--json as an argument: %+v", r)
+	}
+}
+
 // Every command explains itself, and knows an example or needs none.
 func TestEveryCommandHasHelp(t *testing.T) {
 	for _, args := range [][]string{

@@ -3,7 +3,8 @@
 // It opens the directory with an engine of its own, so nothing else may have it
 // open. Each subcommand is one file here; root.go holds what they share, exit.go
 // the exit codes. What a command reports goes to standard output, as text or with
-// --json as JSON; progress and errors go to standard error.
+// --json as JSON; progress, warnings and, last, the error go to standard error, the
+// error as JSON too.
 package main
 
 import (

@@ -102,7 +102,7 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 		}
 		p, err := e.NewProducer(engine.ProducerOptions{Topic: topic, ID: f.producer, BatchBytes: int(f.batch), Codec: codec, Linger: f.linger})
 		if err != nil {
-			return missingTopic(topic, err)
+			return missingTopic(topic, ", or give --create", err)
 		}
 		r := &lineProducer{p: p, keyOf: keyOf, headers: headers, report: produceReport{Topic: topic, Producer: p.ID()}}
 		input := newInterruptible(ctx, in)

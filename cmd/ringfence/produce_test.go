@@ -164,6 +164,12 @@ func TestProduceRefuses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	ok(t, "", "topic", "create", "t", "--data-dir", dir)
 	long := strings.Repeat("x", 20<<10)
+	for cmd, rest := range map[string]string{"produce": ", or give --create", "consume": ""} {
+		want := `ringfence: there is no topic "nope": create it with 'ringfence topic create nope'` + rest + "\n"
+		if r := ringfence(t, "", cmd, "nope", "--data-dir", dir); r.err != want {
+			t.Errorf("%s said %q, want %q", cmd, r.err, want)
+		}
+	}
 	for _, tt := range []struct {
 		name, in string
 		args     []string

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -35,10 +37,31 @@ func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 		err = errInterrupted
 	}
 	code := exitCode(err)
-	if err != nil && !isSilent(err) {
+	switch {
+	case err == nil || isSilent(err):
+	case a.json || asksForJSON(args):
+		enc := json.NewEncoder(errw)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(errorReport{err.Error(), code}) // there is nobody left to tell
+	default:
 		fmt.Fprintf(errw, "ringfence: %v\n", err)
 	}
 	return code
+}
+
+// errorReport is why a command failed, with --json: the last line of standard error.
+type errorReport struct {
+	Error string `json:"error"`
+	Code  int    `json:"code"` // the exit code
+}
+
+// asksForJSON says whether --json is among the arguments, for a command line with a
+// mistake before it.
+func asksForJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--json")
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -58,7 +81,7 @@ nothing, or with "ringfence topic create" and "ringfence produce".`,
 	f.StringVar(&a.dataDir, "data-dir", unset, "directory of the topics (or RINGFENCE_DATA_DIR, an absolute path)")
 	f.Lookup("data-dir").DefValue = "" // what help shows
 	f.StringVar(&a.engine, "io", "auto", "how to reach the disk: auto, io_uring or pool")
-	f.BoolVar(&a.json, "json", false, "report as JSON")
+	f.BoolVar(&a.json, "json", false, "report as JSON, and an error too: {\"error\": TEXT, \"code\": EXIT CODE}, the last line of standard error")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -62,5 +64,27 @@ func splitSegmentPath(file string) (root, name string, err error) {
 			return filepath.FromSlash(strings.Join(parts[:len(parts)-3], "/") + "/"), name, nil
 		}
 	}
-	return "", "", fmt.Errorf("%w: a segment file is named topics/TOPIC/RANGE-SEGMENT.seg, this is %s", segfile.ErrForeign, file)
+	return "", "", misplaced(file)
+}
+
+// misplaced says how a file can be looked at that is not where a segment's is: its
+// name is part of what is checked.
+func misplaced(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	head := make([]byte, segfile.HeaderSize)
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	m, ok := segfile.Identify(head[:n])
+	if !ok {
+		return fmt.Errorf("%w: a segment file is DATA_DIR/log/topics/TOPIC/RANGE-SEGMENT.seg, and %s does not begin like one", segfile.ErrForeign, file)
+	}
+	name := segfile.Name(m.ID)
+	return fmt.Errorf("%w: %s is a copy of segment %d of range %d of topic %s; it can be examined under its own name, in any directory: mkdir -p /tmp/x/%s && cp %s /tmp/x/%s",
+		segfile.ErrForeign, file, m.ID.Seq, m.ID.Range.Seq, m.Topic, path.Dir(name), file, name)
 }

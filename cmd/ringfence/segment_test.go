@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -277,21 +278,41 @@ func TestNotASegment(t *testing.T) {
 	if err := os.WriteFile(elsewhere, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, tt := range map[string]struct {
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no segment\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Base(file)
+	for what, tt := range map[string]struct {
 		file string
 		code int
+		says []string
 	}{
-		"under another name": {other, exitForeign},
-		"somewhere else":     {elsewhere, exitForeign},
-		"missing":            {file + "x", exitNotFound},
-		"a directory":        {dir, exitUsage},
+		"under another name": {other, exitForeign, []string{"the header says that it is", name}},
+		"somewhere else":     {elsewhere, exitForeign, []string{elsewhere, "copy of segment 0 of range 0 of topic t", name}},
+		"something else":     {text, exitForeign, []string{"does not begin like one"}},
+		"missing":            {file + "x", exitNotFound, []string{"no such file"}},
+		"a directory":        {dir, exitUsage, []string{"is a directory"}},
 	} {
 		for _, cmd := range []string{"inspect", "verify", "dump"} {
-			if r := ringfence(t, "", "segment", cmd, tt.file); r.code != tt.code || r.err+r.out == "" {
-				t.Errorf("%s, segment %s: exit %d, want %d: %s", name, cmd, r.code, tt.code, r.err)
+			r := ringfence(t, "", "segment", cmd, tt.file)
+			if r.code != tt.code {
+				t.Errorf("%s, segment %s: exit %d, want %d: %s", what, cmd, r.code, tt.code, r.err)
+			}
+			for _, words := range tt.says {
+				if !strings.Contains(r.err, words) {
+					t.Errorf("%s, segment %s: said %q, want %q", what, cmd, r.err, words)
+				}
 			}
 		}
 	}
+	// What it says to do works.
+	_, do, _ := strings.Cut(ringfence(t, "", "segment", "verify", elsewhere).err, "mkdir -p /tmp/x/")
+	at := filepath.Join(t.TempDir(), strings.Fields(do)[0], name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, b, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, "", "segment", "verify", at)
 	// Several files: every one is looked at, and the gravest counts.
 	r := ringfence(t, "", "segment", "verify", file, other)
 	if r.code != exitForeign || !strings.Contains(r.out, "ok, fenced") {
