@@ -84,7 +84,10 @@ func (o Options) withDefaults(cpus int) (Options, error) {
 	case o.Shards < 0 || o.Vnodes < 0 || o.PoolBytes < 0 || o.RetainEvery < 0:
 		return o, fmt.Errorf("engine: Shards, Vnodes, PoolBytes and RetainEvery may not be negative")
 	}
-	return o, o.Retention.Validate()
+	if err := o.Retention.Validate(); err != nil {
+		return o, fmt.Errorf("engine: Retention: %w", err)
+	}
+	return o, nil
 }
 
 // fileLimit is how many files the process may have open.

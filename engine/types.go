@@ -6,11 +6,10 @@ import (
 	"github.com/ringfence/ringfence/engine/api"
 )
 
-// What engine and engine/client have in common is told in package engine/api.
+// What a program meets on both ways to the log is told in package engine/api; a
+// program changes to engine/client in the line that opens one.
 type (
 	Record         = api.Record
-	Header         = api.Header
-	Codec          = api.Codec
 	Placement      = api.Placement
 	ConsumedRecord = api.ConsumedRecord
 	Page           = api.Page
@@ -25,26 +24,42 @@ type (
 	TopicDetail  = api.TopicDetail
 	RangeInfo    = api.RangeInfo
 	SegmentInfo  = api.SegmentInfo
-	Policy       = api.Policy
-	Bound        = api.Bound
 
 	TopicError = api.TopicError
 )
 
-// MaxBatchBytes is the largest batch a producer makes.
-const MaxBatchBytes = api.MaxBatchBytes
+// Header is a named value on a record: Key and Value, any bytes. A nil Value is not
+// the same as an empty one.
+type Header = api.Header
 
-// Compression of batches.
+// Codec says how the batches of a producer are compressed: [None], [S2] or [Zstd].
+type Codec = api.Codec
+
+// What a [Codec] can be: no compression, little of it in little CPU time, or more.
 const (
 	None = api.None
 	S2   = api.S2
 	Zstd = api.Zstd
 )
 
-// Limit is a bound of n milliseconds or bytes; 0 is a budget of nothing.
+// Policy is a set of retention and roll rules under a name ([Engine.SetPolicy]) that
+// topics are bound to ([Engine.BindPolicy]): MaxAge and MaxBytes say what is kept,
+// SegmentMaxAge and SegmentMaxBytes when an open segment rolls. What is left out
+// inherits [Options].Retention. See [api.Policy] for units and limits.
+type Policy = api.Policy
+
+// Bound is one limit of a [Policy]: [Limit], [Unlimited], or the zero value, which
+// inherits.
+type Bound = api.Bound
+
+// MaxBatchBytes is the largest batch a producer makes.
+const MaxBatchBytes = api.MaxBatchBytes
+
+// Limit is a [Bound] of n milliseconds or bytes. 0 is a budget of nothing: what is
+// sealed goes at once.
 func Limit(n int64) Bound { return api.Limit(n) }
 
-// Unlimited turns a bound off, whatever the default.
+// Unlimited is a [Bound] that turns the rule off, whatever [Options].Retention says.
 func Unlimited() Bound { return api.Unlimited() }
 
 // FromGroup is where the group is; where it has no position, at the start. It is

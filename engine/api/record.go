@@ -6,17 +6,18 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Header is a key and a value beside a record's own.
+// Header is a named value on a record: Key and Value, any bytes. Names may repeat and
+// keep their order; a nil Value is not the same as an empty one.
 type Header = record.Header
 
-// Codec is how the records of a batch are compressed.
+// Codec says how the batches of a producer are compressed: [None], [S2] or [Zstd].
 type Codec = record.Codec
 
-// Compression of batches.
+// What a [Codec] can be. A batch that does not get smaller is stored as it is.
 const (
-	None = record.None
-	S2   = record.S2
-	Zstd = record.Zstd
+	None = record.None // not at all
+	S2   = record.S2   // with little CPU time
+	Zstd = record.Zstd // smaller, with more of it
 )
 
 // MaxBatchBytes is the largest batch a producer makes.

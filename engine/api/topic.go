@@ -58,15 +58,26 @@ type SegmentInfo struct {
 	Missing  bool   // the metadata knows it and the disk does not
 }
 
-// Policy is a named set of retention and roll rules; see cp.Policy. Limit, Unlimited
-// and the zero Bound (inherit) make its fields.
+// Policy is a set of retention and roll rules, kept under a name that topics are
+// bound to. Its fields:
+//
+//	MaxAge          Bound   how long a sealed segment is kept after its seal, in ms
+//	MaxBytes        Bound   how much of each range is kept in sealed segments, in bytes
+//	SegmentMaxAge   Bound   how long a segment stays open, in ms; at least 60,000
+//	SegmentMaxBytes Bound   the size at which an open segment rolls, in bytes; at least 1
+//	SpreadBy        Spread  where replicas go; no meaning on a single node
+//
+// What is left out inherits the engine's default. Only sealed segments expire, whole,
+// the oldest of a range first. Validate says what is wrong with a policy.
 type Policy = cp.Policy
 
-// Bound is one limit of a Policy: of bytes or milliseconds, none, or inherited.
+// Bound is one limit of a [Policy]: [Limit], [Unlimited], or the zero value, which
+// inherits. Get answers the limit, and false where there is none.
 type Bound = cp.Bound
 
-// Limit is a bound of n milliseconds or bytes; 0 is a budget of nothing.
+// Limit is a [Bound] of n milliseconds or bytes. 0 is a budget of nothing: what is
+// sealed goes at once.
 func Limit(n int64) Bound { return cp.Limit(n) }
 
-// Unlimited turns a bound off, whatever the default.
+// Unlimited is a [Bound] that turns the rule off, whatever the default.
 func Unlimited() Bound { return cp.Unlimited() }
