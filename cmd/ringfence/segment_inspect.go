@@ -15,7 +15,9 @@ func (a *app) segmentInspectCommand() *cobra.Command {
 		Use:   "inspect FILE",
 		Short: "Show what a segment file is and where it ends",
 		Long: `Show a segment file's header, latch and end, and what recovery would make of it.
-Only as much of the file is read as that takes; 'segment verify' reads all.`,
+Only as much of the file is read as that takes; 'segment verify' reads all.
+Offsets and keys are given as [FIRST,NEXT): the first one that is in it, and the
+first one behind it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.withSegment(args[0], true, func(d disk.Disk, name string) error {
@@ -146,7 +148,7 @@ func (a *app) printVerdict(v *segfile.Verdict, settled bool) {
 	} else {
 		a.printf("  latch     %s\n", r.Latch)
 	}
-	a.printf("  records   %s, offsets %d to %d\n", countText(r.End-r.Base), r.Base, r.End)
+	a.printf("  records   %s, offsets %s\n", countText(r.End-r.Base), offsetsText(r.Base, r.End))
 	a.printf("  bytes     %s of frames, the data ends at byte %s\n", countText(r.Bytes), countText(r.Position))
 	a.printf("  producers %d known at the end\n", r.Producer)
 	a.printHoles(v.Holes)

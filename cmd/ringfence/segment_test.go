@@ -76,7 +76,7 @@ func TestSegmentInspectAndDump(t *testing.T) {
 	if r.Topic != "t" || r.Latch != "fenced" || r.State != "clean" || r.End-r.Base != 500 || r.Fenced == nil || r.Producer != 1 {
 		t.Errorf("inspect: %+v", r)
 	}
-	if out := ok(t, "", "segment", "inspect", file); !strings.Contains(out, "topic t") || !strings.Contains(out, "offsets 0 to 500") {
+	if out := ok(t, "", "segment", "inspect", file); !strings.Contains(out, "topic t") || !strings.Contains(out, "keys      [0%,100%)") || !strings.Contains(out, "offsets [0,500)") {
 		t.Errorf("inspect: %s", out)
 	}
 	out := strings.TrimSuffix(ok(t, "", "segment", "dump", file, "--json"), "\n")

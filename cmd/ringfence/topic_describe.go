@@ -15,7 +15,9 @@ func (a *app) topicDescribeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe TOPIC",
 		Short: "Show a topic's ranges, segments and groups",
-		Args:  cobra.ExactArgs(1),
+		Long: `Show a topic's ranges, segments and groups. Offsets and keys are given as
+[FIRST,NEXT): the first one that is in it, and the first one behind it.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
 				d, err := e.Describe(ctx, args[0])
@@ -77,7 +79,7 @@ func (a *app) printTopic(d engine.TopicDetail) {
 	a.printf("topic %s (%s), created %s, policy %s\n", d.Name, d.ID, dateText(d.Created.UnixMilli()), cmp.Or(d.Policy, "none"))
 	a.printf("%s in %s, %s; groups: %s\n\n", plural(d.Records, "record"), plural(d.Segments, "segment"), bytesText(d.Bytes),
 		cmp.Or(strings.Join(d.Groups, ", "), "none"))
-	rows := [][]string{{"RANGE", "KEYS", "STATE", "SEGMENT", "OFFSETS", "SIZE", "FILE"}}
+	rows := [][]string{{"RANGE", "KEYS [FIRST,NEXT)", "STATE", "SEGMENT", "OFFSETS [FIRST,NEXT)", "SIZE", "FILE"}}
 	for _, r := range d.AllRanges {
 		state := "active"
 		if !r.Active {
@@ -88,10 +90,10 @@ func (a *app) printTopic(d engine.TopicDetail) {
 		}
 		head := []string{fmt.Sprint(r.Seq), keysText(r.Start, r.End), state}
 		if len(r.Segments) == 0 {
-			rows = append(rows, append(head, "-", fmt.Sprintf("next %d", r.NextOffset), "-", "-"))
+			rows = append(rows, append(head, "-", offsetsText(r.NextOffset, r.NextOffset), "-", "-"))
 		}
 		for _, s := range r.Segments {
-			rows = append(rows, append(head, segmentText(s), offsetsText(s), bytesText(s.Bytes), fileText(s)))
+			rows = append(rows, append(head, segmentText(s), offsetsText(s.Start, s.Start+s.Records), bytesText(s.Bytes), fileText(s)))
 			head = []string{"", "", ""}
 		}
 	}
@@ -101,7 +103,7 @@ func (a *app) printTopic(d engine.TopicDetail) {
 // keysText is a slice of the keyspace as fractions of it.
 func keysText(start, end uint64) string {
 	const all = 1 << 32
-	return fmt.Sprintf("%.4g%% - %.4g%%", 100*float64(start)/all, 100*float64(end)/all)
+	return fmt.Sprintf("[%.4g%%,%.4g%%)", 100*float64(start)/all, 100*float64(end)/all)
 }
 
 func segmentText(s engine.SegmentInfo) string {
@@ -111,12 +113,8 @@ func segmentText(s engine.SegmentInfo) string {
 	return fmt.Sprint(s.Seq)
 }
 
-func offsetsText(s engine.SegmentInfo) string {
-	if s.Records == 0 {
-		return fmt.Sprintf("none from %d", s.Start)
-	}
-	return fmt.Sprintf("%d - %d", s.Start, s.Start+s.Records-1)
-}
+// offsetsText is how offsets are shown everywhere: the first, and the one behind the last.
+func offsetsText(first, next uint64) string { return fmt.Sprintf("[%d,%d)", first, next) }
 
 func fileText(s engine.SegmentInfo) string {
 	if s.Missing {
