@@ -335,16 +335,21 @@ func TestPolicies(t *testing.T) {
 		t.Fatalf("week is %+v, %v", p, ok)
 	}
 	bad := map[string]cp.Policy{
-		"age":    {MaxAge: cp.Limit(-1)},
-		"bytes":  {MaxBytes: cp.Limit(math.MinInt64)},
-		"roll":   {SegmentMaxAge: cp.Limit(cp.MinSegmentAge - 1)},
-		"size":   {SegmentMaxBytes: cp.Limit(0)},
-		"spread": {SpreadBy: cp.SpreadOver("")},
-		"mode":   {MaxAge: cp.Bound{Setting: 9}},
-		"hidden": {MaxAge: cp.Bound{Setting: cp.Off, N: 5}},
+		"MaxAge is -1 ms: want 0 or more":                         {MaxAge: cp.Limit(-1)},
+		"MaxBytes is -9223372036854775808 bytes: want 0 or more":  {MaxBytes: cp.Limit(math.MinInt64)},
+		"SegmentMaxAge is 59999 ms: want 60000 or more":           {SegmentMaxAge: cp.Limit(cp.MinSegmentAge - 1)},
+		"SegmentMaxBytes is 0 bytes: want 1 or more":              {SegmentMaxBytes: cp.Limit(0)},
+		"SpreadBy names an attribute of 0 bytes: want 1 to 255":   {SpreadBy: cp.SpreadOver("")},
+		"SpreadBy has the setting 9":                              {SpreadBy: cp.Spread{Setting: 9}},
+		"SpreadBy names an attribute and is not set":              {SpreadBy: cp.Spread{Attribute: "rack"}},
+		"MaxAge has the setting 9: want a limit, off or inherit":  {MaxAge: cp.Bound{Setting: 9}},
+		"MaxAge is off and has the value 5 ms: only a limit has ": {MaxAge: cp.Bound{Setting: cp.Off, N: 5}},
 	}
-	for name, p := range bad {
-		m.do(cp.DefinePolicy{Name: name, Policy: p}, cp.ErrInvalidPolicy)
+	for says, p := range bad {
+		if err := p.Validate(); !errors.Is(err, cp.ErrInvalidPolicy) || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %q", err, says)
+		}
+		m.do(cp.DefinePolicy{Name: "bad", Policy: p}, cp.ErrInvalidPolicy)
 	}
 	m.do(cp.DefinePolicy{Name: "", Policy: week}, cp.ErrInvalidPolicy)
 	m.do(cp.DefinePolicy{Name: "zero", Policy: cp.Policy{MaxAge: cp.Limit(0), SegmentMaxAge: cp.Limit(cp.MinSegmentAge)}}, nil)

@@ -1,6 +1,9 @@
 package cp
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Setting says what a policy does about one of its fields. To inherit, to turn
 // a rule off, and to set it, also to 0, are three different things.
@@ -35,11 +38,17 @@ func (b Bound) over(d Bound) Bound {
 	return b
 }
 
-func (b Bound) valid(floor int64) bool {
-	if b.Setting == On {
-		return b.N >= floor
+// check says what is wrong with a bound that may not be under least, in a unit.
+func (b Bound) check(least int64, unit string) error {
+	switch {
+	case b.Setting > On:
+		return fmt.Errorf("has the setting %d: want a limit, off or inherit", b.Setting)
+	case b.Setting != On && b.N != 0:
+		return fmt.Errorf("is %s and has the value %d %s: only a limit has one", b, b.N, unit)
+	case b.Setting == On && b.N < least:
+		return fmt.Errorf("is %d %s: want %d or more", b.N, unit, least)
 	}
-	return b.Setting <= On && b.N == 0
+	return nil
 }
 
 func (b Bound) String() string {
@@ -61,11 +70,16 @@ type Spread struct {
 // SpreadOver spreads replicas over the values of an attribute of the nodes.
 func SpreadOver(attribute string) Spread { return Spread{Setting: On, Attribute: attribute} }
 
-func (s Spread) valid() bool {
-	if s.Setting == On {
-		return s.Attribute != "" && len(s.Attribute) <= MaxName
+func (s Spread) check() error {
+	switch n := len(s.Attribute); {
+	case s.Setting > On:
+		return fmt.Errorf("has the setting %d: want an attribute, off or inherit", s.Setting)
+	case s.Setting != On && n > 0:
+		return errors.New("names an attribute and is not set")
+	case s.Setting == On && (n == 0 || n > MaxName):
+		return fmt.Errorf("names an attribute of %d bytes: want 1 to %d", n, MaxName)
 	}
-	return s.Setting <= On && s.Attribute == ""
+	return nil
 }
 
 // Policy is a named set of rules that topics are bound to by that name. A
@@ -90,20 +104,22 @@ func (p Policy) Over(d Policy) Policy {
 	return p
 }
 
-// Validate says whether p can be defined: an [ErrInvalidPolicy] that names the
-// field, or nil.
+// Validate says whether p can be defined: nil, or an [ErrInvalidPolicy] that names
+// the field, its value and the limit.
 func (p Policy) Validate() error {
-	switch {
-	case !p.MaxAge.valid(0):
-		return fmt.Errorf("%w: MaxAge is %v, want 0 or more", ErrInvalidPolicy, p.MaxAge)
-	case !p.MaxBytes.valid(0):
-		return fmt.Errorf("%w: MaxBytes is %v, want 0 or more", ErrInvalidPolicy, p.MaxBytes)
-	case !p.SegmentMaxAge.valid(MinSegmentAge):
-		return fmt.Errorf("%w: SegmentMaxAge is %v, want %d ms or more", ErrInvalidPolicy, p.SegmentMaxAge, MinSegmentAge)
-	case !p.SegmentMaxBytes.valid(1):
-		return fmt.Errorf("%w: SegmentMaxBytes is %v, want 1 or more", ErrInvalidPolicy, p.SegmentMaxBytes)
-	case !p.SpreadBy.valid():
-		return fmt.Errorf("%w: SpreadBy has no attribute of 1 to %d bytes", ErrInvalidPolicy, MaxName)
+	for _, f := range []struct {
+		name string
+		err  error
+	}{
+		{"MaxAge", p.MaxAge.check(0, "ms")},
+		{"MaxBytes", p.MaxBytes.check(0, "bytes")},
+		{"SegmentMaxAge", p.SegmentMaxAge.check(MinSegmentAge, "ms")},
+		{"SegmentMaxBytes", p.SegmentMaxBytes.check(1, "bytes")},
+		{"SpreadBy", p.SpreadBy.check()},
+	} {
+		if f.err != nil {
+			return fmt.Errorf("%w: %s %w", ErrInvalidPolicy, f.name, f.err)
+		}
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -354,85 +353,4 @@ func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
 		}
 	}
 	return n, nil
-}
-
-// SetPolicy defines a policy, or replaces its definition.
-func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
-	if err := checkPolicy(name); err != nil {
-		return err
-	}
-	if err := p.Validate(); err != nil {
-		return fmt.Errorf("policy %q: %w", name, err)
-	}
-	return e.change(ctx, cp.DefinePolicy{Name: name, Policy: p})
-}
-
-// DeletePolicy forgets a definition. Topics stay bound to the name: nothing of them
-// expires until it is defined again or they are bound elsewhere.
-func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
-	if err := checkPolicy(name); err != nil {
-		return err
-	}
-	return e.change(ctx, cp.DeletePolicy{Name: name})
-}
-
-// Policies lists the definitions by name.
-func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
-	if err := e.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer e.end()
-	list := map[string]Policy{}
-	err := e.host.ReadLocal(e.home(), func(s *cp.State) {
-		for name, p := range s.Policies() {
-			list[name] = p
-		}
-	})
-	return list, err
-}
-
-// BindPolicy binds a topic to a policy by name; "" unbinds.
-func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
-	if err := checkTopic(topic); err != nil {
-		return err
-	}
-	if err := e.mayBind(ctx, topic, policy); err != nil {
-		return err
-	}
-	if err := e.enter(ctx); err != nil {
-		return err
-	}
-	defer e.end()
-	return about(topic, -1, e.front.BindTopicPolicy(topic, policy))
-}
-
-// mayBind refuses a policy that is not defined.
-func (e *Engine) mayBind(ctx context.Context, topic, policy string) error {
-	if policy == "" {
-		return nil
-	}
-	if err := checkPolicy(policy); err != nil {
-		return err
-	}
-	list, err := e.Policies(ctx)
-	if err != nil {
-		return err
-	}
-	if _, ok := list[policy]; !ok {
-		return about(topic, -1, fmt.Errorf("%w: no policy is defined under the name %q", cp.ErrInvalidPolicy, policy))
-	}
-	return nil
-}
-
-// change proposes a command about no topic and lets the frontend know.
-func (e *Engine) change(ctx context.Context, cmd cp.Command) error {
-	if err := e.enter(ctx); err != nil {
-		return err
-	}
-	defer e.end()
-	if reply := e.command("", cmd); reply.Err != nil {
-		return fromHost(reply.Err)
-	}
-	e.front.ApplyCommitted(cmd)
-	return nil
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/ringfence/ringfence/cp"
 )
@@ -45,4 +46,13 @@ func abridged(name string) string {
 		return name
 	}
 	return fmt.Sprintf("%s... (%d bytes)", name[:most], len(name))
+}
+
+// listed is a list of names that is short enough for an error.
+func listed(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

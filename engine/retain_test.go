@@ -127,7 +127,7 @@ func TestUndefinedPolicyExpiresNothing(t *testing.T) {
 		_, err := e.Roll(within(t), topic)
 		must(t, err)
 	}
-	must(t, e.DeletePolicy(within(t), "p"))
+	must(t, e.ForgetPolicy(within(t), "p"))
 	now.Add(time.Hour)
 	if r := retain(t, e); r.Expired != 1 || !slices.Equal(r.Unresolved, []string{"t"}) {
 		t.Fatalf("%+v", r)

@@ -66,7 +66,7 @@ func TestTopicOptions(t *testing.T) {
 	newTopic(t, e, "t")
 	is(t, e.CreateTopic(ctx, "t", TopicOptions{}), ErrTopicExists, `"t"`)
 	is(t, e.CreateTopic(ctx, "bits", TopicOptions{Bits: 33}), cp.ErrInvalidBits)
-	is(t, e.CreateTopic(ctx, "policy", TopicOptions{Policy: "none"}), cp.ErrInvalidPolicy, `"none"`)
+	is(t, e.CreateTopic(ctx, "policy", TopicOptions{Policy: "none"}), ErrNoSuchPolicy, `"none"`)
 	if _, err := e.Describe(ctx, "policy"); !errors.Is(err, ErrNoSuchTopic) {
 		t.Errorf("a topic was made though its policy was refused: %v", err)
 	}
@@ -78,7 +78,13 @@ func TestTopicOptions(t *testing.T) {
 		t.Errorf("%+v", d.TopicInfo)
 	}
 	is(t, e.SetPolicy(ctx, "", Policy{}), cp.ErrInvalidPolicy)
-	is(t, e.SetPolicy(ctx, "q", Policy{MaxAge: Limit(-1)}), cp.ErrInvalidPolicy)
+	is(t, e.SetPolicy(ctx, "q", Policy{MaxAge: Limit(-1)}), cp.ErrInvalidPolicy, `"q"`, "MaxAge is -1 ms: want 0 or more")
+	is(t, e.DeletePolicy(ctx, "p"), ErrPolicyInUse, `"p"`, "bound to it: bound")
+	is(t, e.DeletePolicy(ctx, ""), cp.ErrInvalidPolicy)
+	is(t, e.DeletePolicy(ctx, "none"), ErrNoSuchPolicy, `"none"`)
+	must(t, e.BindPolicy(ctx, "bound", ""))
+	must(t, e.DeletePolicy(ctx, "p"))
+	is(t, e.BindPolicy(ctx, "bound", "p"), ErrNoSuchPolicy, `"p"`)
 
 	// A topic of 2^1 positions has two ranges at most.
 	a, _, err := e.SplitRange(ctx, "bound", 0)

@@ -83,6 +83,8 @@ var (
 	ErrNoSuchTopic      = api.ErrNoSuchTopic      // create it first
 	ErrTopicExists      = api.ErrTopicExists      // use it, or delete it first
 	ErrInvalidTopicName = api.ErrInvalidTopicName // letters, digits, '.', '_' and '-', at most 255 bytes
+	ErrNoSuchPolicy     = api.ErrNoSuchPolicy     // define it first
+	ErrPolicyInUse      = api.ErrPolicyInUse      // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = api.ErrRecordTooLarge   // raise BatchBytes, or split the record
 	ErrOutOfSpace       = api.ErrOutOfSpace       // free space; the engine goes on by itself
 	ErrStorage          = api.ErrStorage          // the record may or may not be stored; see the log

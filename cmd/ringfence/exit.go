@@ -133,9 +133,9 @@ func exitCode(err error) int {
 		return exitForeign
 	case is(engine.ErrDamaged, segfile.ErrDamaged):
 		return exitDamaged
-	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, cp.ErrNoSuchRange):
+	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchPolicy, cp.ErrNoSuchRange):
 		return exitNotFound
-	case is(engine.ErrTopicExists, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed):
+	case is(engine.ErrTopicExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed):
 		return exitConflict
 	}
 	return exitFailed

@@ -22,9 +22,6 @@ ranges, as often as its load asks for.`,
 			}
 			// A policy exists only where there is a directory already.
 			return a.withEngine(cmd.Context(), o.Policy == "", func(ctx context.Context, e *engine.Engine) error {
-				if err := policyExists(ctx, e, o.Policy); err != nil {
-					return err
-				}
 				if err := e.CreateTopic(ctx, args[0], o); err != nil {
 					return err
 				}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -70,29 +71,36 @@ func (a *app) policyLsCommand() *cobra.Command {
 }
 
 func (a *app) policyDeleteCommand() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Forget a policy",
-		Long: `Forget a policy's definition. Topics stay bound to the name: nothing of them expires
-until it is defined again or they are bound elsewhere.`,
+		Long: `Forget a policy's definition. While topics are bound to it that is refused; with
+--force they stay bound to the name, and nothing of them expires until it is defined
+again or they are bound elsewhere.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				if err := policyExists(ctx, e, args[0]); err != nil {
-					return err
-				}
 				list, err := e.Policies(ctx)
 				if err != nil {
 					return err
 				}
-				p := list[args[0]]
-				if err := e.DeletePolicy(ctx, args[0]); err != nil {
+				remove := e.DeletePolicy
+				if force {
+					remove = e.ForgetPolicy
+				}
+				switch err := remove(ctx, args[0]); {
+				case errors.Is(err, engine.ErrPolicyInUse):
+					return fmt.Errorf("%w; bind them elsewhere with 'ringfence topic policy bind', or give --force: nothing of them expires then", err)
+				case err != nil:
 					return err
 				}
-				return a.report(policyJSON(args[0], p), func() { a.printf("deleted policy %s\n", args[0]) })
+				return a.report(policyJSON(args[0], list[args[0]]), func() { a.printf("deleted policy %s\n", args[0]) })
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also while topics are bound to it")
+	return cmd
 }
 
 func (a *app) policyBindCommand() *cobra.Command {
@@ -106,9 +114,6 @@ func (a *app) policyBindCommand() *cobra.Command {
 				name = args[1]
 			}
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				if err := policyExists(ctx, e, name); err != nil {
-					return err
-				}
 				if err := e.BindPolicy(ctx, args[0], name); err != nil {
 					return err
 				}
@@ -122,21 +127,6 @@ func (a *app) policyBindCommand() *cobra.Command {
 			})
 		},
 	}
-}
-
-// policyExists refuses the name of a policy that is not defined; "" names none.
-func policyExists(ctx context.Context, e *engine.Engine, name string) error {
-	if name == "" {
-		return nil
-	}
-	list, err := e.Policies(ctx)
-	if err != nil {
-		return err
-	}
-	if _, ok := list[name]; !ok {
-		return notFound{fmt.Errorf("there is no policy %.80q; 'ringfence topic policy set' defines one", name)}
-	}
-	return nil
 }
 
 // boundFlag is one limit of a policy: an age or a size, "off" or "inherit".

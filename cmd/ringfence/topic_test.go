@@ -38,7 +38,7 @@ func TestTopics(t *testing.T) {
 	if d.Ranges != 2 || len(d.All) != 3 || d.All[0].Active || !d.All[1].Active || d.All[1].Parents[0] != 0 || d.Records != 1500 {
 		t.Errorf("after the split into %v: %+v", split, d)
 	}
-	if text := ok(t, "", in("topic", "describe", "a")...); !strings.Contains(text, "sealed") || !strings.Contains(text, "(from 0)") || !strings.Contains(text, ".seg") {
+	if text := ok(t, "", in("topic", "describe", "a")...); !strings.Contains(text, "sealed") || !strings.Contains(text, "[0%,50%)") || !strings.Contains(text, " [0,1000) ") || !strings.Contains(text, "(from 0)") || !strings.Contains(text, ".seg") {
 		t.Errorf("topic describe: %s", text)
 	}
 	merged := parse[map[string]uint32](t, ok(t, "", in("topic", "merge", "a", "1", "2", "--json")...))
@@ -119,7 +119,23 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("ringfence %s: exit %d, want %d: %s", strings.Join(tt.args, " "), r.code, tt.code, r.err)
 		}
 	}
-	ok(t, "", in("topic", "policy", "delete", "week")...)
+	for _, says := range []struct{ flag, value, words string }{
+		{"--segment-max-age", "5s", `policy "x": cp: invalid policy: SegmentMaxAge is 5000 ms: want 60000 or more`},
+		{"--segment-max-bytes", "0", "SegmentMaxBytes is 0 bytes: want 1 or more"},
+		{"--max-bytes", "-1", `"-1" for "--max-bytes"`},
+	} {
+		if r := ringfence(t, "", in("topic", "policy", "set", "x", says.flag, says.value)...); r.code != exitUsage || !strings.Contains(r.err, says.words) {
+			t.Errorf("%s %s: %+v, want %q", says.flag, says.value, r, says.words)
+		}
+	}
+	ok(t, "", in("topic", "policy", "bind", "a", "week")...)
+	if r := ringfence(t, "", in("topic", "policy", "delete", "week")...); r.code != exitConflict || !strings.Contains(r.err, "bound to it: a;") || !strings.Contains(r.err, "--force") {
+		t.Errorf("deleting a policy that is bound: %+v", r)
+	}
+	ok(t, "", in("topic", "policy", "delete", "week", "--force")...)
+	if d := parse[detailReport](t, ok(t, "", in("topic", "describe", "a", "--json")...)); d.Policy != "week" {
+		t.Errorf("bound to %q after the policy was deleted by force", d.Policy)
+	}
 	if text := ok(t, "", in("topic", "policy", "ls")...); !strings.Contains(text, "no policies") {
 		t.Errorf("after the deletion: %s", text)
 	}

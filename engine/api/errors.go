@@ -14,6 +14,8 @@ var (
 	ErrNoSuchTopic      = cp.ErrNoSuchTopic                                   // create it first
 	ErrTopicExists      = cp.ErrTopicExists                                   // use it, or delete it first
 	ErrInvalidTopicName = cp.ErrInvalidName                                   // letters, digits, '.', '_' and '-', at most 255 bytes
+	ErrNoSuchPolicy     = errors.New("no such policy")                        // define it first
+	ErrPolicyInUse      = errors.New("policy in use")                         // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = errors.New("record too large")                      // raise BatchBytes, or split the record
 	ErrOutOfSpace       = errors.New("file system is full: free space on it") // the engine goes on by itself
 	ErrStorage          = errors.New("storage failed")                        // the record may or may not be stored; see the log

@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ringfence/ringfence/cp"
+)
+
+// SetPolicy defines a policy, or replaces its definition.
+func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	if err := p.Validate(); err != nil {
+		return fmt.Errorf("policy %q: %w", name, err)
+	}
+	return e.change(ctx, cp.DefinePolicy{Name: name, Policy: p})
+}
+
+// DeletePolicy forgets a definition. While topics are bound to it that is refused with
+// an ErrPolicyInUse that names them; see [Engine.ForgetPolicy]. Bindings and definitions
+// lie in different shards of the metadata: a topic that is bound in the same moment may
+// be overlooked, and is then like one whose policy was forgotten.
+func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
+	if err := checkPolicy(name); err != nil {
+		return err // "" is what a topic is bound to that has no policy
+	}
+	bound, err := e.boundTo(name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("policy %q: which topics are bound to it is not known: %w", name, err)
+	case len(bound) > 0:
+		return fmt.Errorf("policy %q: %w: bound to it: %s", name, ErrPolicyInUse, listed(bound))
+	}
+	return e.ForgetPolicy(ctx, name)
+}
+
+// ForgetPolicy is DeletePolicy also while topics are bound to the policy. They stay
+// bound to its name: nothing of them expires until it is defined again or they are
+// bound elsewhere.
+func (e *Engine) ForgetPolicy(ctx context.Context, name string) error {
+	if err := e.definedPolicy(ctx, name); err != nil {
+		return err
+	}
+	return e.change(ctx, cp.DeletePolicy{Name: name})
+}
+
+// boundTo lists the topics that are bound to a policy.
+func (e *Engine) boundTo(policy string) (names []string, err error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	topics, err := e.topics()
+	for _, t := range topics {
+		if t.Policy == policy {
+			names = append(names, t.Name)
+		}
+	}
+	return names, err
+}
+
+// Policies lists the definitions by name.
+func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	list := map[string]Policy{}
+	err := e.host.ReadLocal(e.home(), func(s *cp.State) {
+		for name, p := range s.Policies() {
+			list[name] = p
+		}
+	})
+	return list, err
+}
+
+// BindPolicy binds a topic to a policy by name; "" unbinds.
+func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	if err := e.mayBind(ctx, topic, policy); err != nil {
+		return err
+	}
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.end()
+	return about(topic, -1, e.front.BindTopicPolicy(topic, policy))
+}
+
+// mayBind refuses to bind a topic to a policy that is not defined.
+func (e *Engine) mayBind(ctx context.Context, topic, policy string) error {
+	if policy == "" {
+		return nil
+	}
+	return about(topic, -1, e.definedPolicy(ctx, policy))
+}
+
+// definedPolicy refuses the name of a policy that is not defined.
+func (e *Engine) definedPolicy(ctx context.Context, name string) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	list, err := e.Policies(ctx)
+	if err != nil {
+		return err
+	}
+	if _, ok := list[name]; !ok {
+		return fmt.Errorf("policy %q: %w: define it first", name, ErrNoSuchPolicy)
+	}
+	return nil
+}
+
+// change proposes a command about no topic and lets the frontend know.
+func (e *Engine) change(ctx context.Context, cmd cp.Command) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.end()
+	if reply := e.command("", cmd); reply.Err != nil {
+		return fromHost(reply.Err)
+	}
+	e.front.ApplyCommitted(cmd)
+	return nil
+}
