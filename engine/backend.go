@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/server"
+)
+
+// Backend is the engine as a server sees it.
+func (e *Engine) Backend() server.Engine { return &backend{Engine: e, sessions: map[session]*lease{}} }
+
+type backend struct {
+	*Engine
+
+	mu       sync.Mutex
+	sessions map[session]*lease // the producers that are open, by who they are
+}
+
+// session is who sends: two connections that say the same are one program, which
+// reconnected.
+type session struct {
+	topic string
+	id    uint64
+}
+
+// lease is a producer on behalf of a connection.
+type lease struct {
+	*Producer
+	b    *backend
+	key  session
+	once sync.Once
+	err  error
+}
+
+// OpenProducer opens a producer that stops at the first frame that fails, so that
+// nothing overtakes it. Another one of the same id is given up first: what it still has
+// in memory would land behind what is sent now, after its program was told otherwise.
+func (b *backend) OpenProducer(topic string, id uint64, unnumbered bool) (server.Producer, error) {
+	for id == 0 {
+		id = b.dice()
+	}
+	key := session{topic, id}
+	for {
+		b.mu.Lock()
+		older := b.sessions[key]
+		if older == nil {
+			break
+		}
+		b.mu.Unlock()
+		older.giveUp()
+	}
+	defer b.mu.Unlock()
+	p, err := b.NewProducer(ProducerOptions{Topic: topic, ID: id, NotIdempotent: unnumbered, MaxInFlight: sessionWindow, BatchBytes: sessionBatch})
+	if err != nil {
+		return nil, err
+	}
+	l := &lease{Producer: p, b: b, key: key}
+	b.sessions[key] = l
+	return l, nil
+}
+
+const (
+	sessionWindow = 16      // frames of one range that the store has at a time; more wait, up to as many again
+	sessionBatch  = 1 << 20 // what records are rebuilt into whose frame belongs to several ranges
+)
+
+// giveUp fails what is not handed to the disk yet and waits for the rest.
+func (l *lease) giveUp() {
+	l.stop(errors.New("the producer was opened again by another connection"))
+	_ = l.Close(context.Background()) // what flies is answered by the disk
+}
+
+// Close flushes until ctx ends. Whoever calls it again waits for the first.
+func (l *lease) Close(ctx context.Context) error {
+	l.once.Do(func() {
+		l.err = l.Producer.Close(ctx)
+		l.b.mu.Lock()
+		defer l.b.mu.Unlock()
+		if l.b.sessions[l.key] == l {
+			delete(l.b.sessions, l.key)
+		}
+	})
+	return l.err
+}
+
+func (l *lease) NewFrame(ctx context.Context, size int) (server.Frame, error) {
+	f, err := l.Producer.NewFrame(ctx, size)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Log is the identity of the directory's metadata, to which the log belongs.
+func (b *backend) Log() string { return b.host.Disk() }
+
+func (b *backend) OpenConsumer(topic, group string, from api.From) (server.Consumer, error) {
+	c, err := b.NewConsumer(ConsumerOptions{Topic: topic, Group: group, From: from})
+	if err != nil {
+		return nil, err
+	}
+	return framer{c}, nil
+}
+
+// CommitCursor makes a cursor a group's position.
+func (b *backend) CommitCursor(ctx context.Context, topic, group, cursor string, reset bool) error {
+	c, err := b.NewConsumer(ConsumerOptions{Topic: topic, Group: group, From: FromCursor(cursor)})
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.commit(ctx, reset), c.Close())
+}
+
+// CursorLag is how many records are stored behind a cursor.
+func (b *backend) CursorLag(topic, cursor string) (uint64, error) {
+	c, err := b.NewConsumer(ConsumerOptions{Topic: topic, From: FromCursor(cursor)})
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.Lag()
+	return n, errors.Join(err, c.Close())
+}
+
+// framer is a consumer on behalf of a connection.
+type framer struct{ *Consumer }
+
+func (r framer) FetchFrames(maxBytes int) (server.FramePage, error) {
+	p, err := r.Consumer.FetchFrames(maxBytes)
+	if err != nil {
+		return server.FramePage{}, err
+	}
+	page := server.FramePage{Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, Skips: p.Skips, CaughtUp: p.CaughtUp, Cursor: r.Cursor()}
+	if len(p.Frames) > 0 {
+		page.Frames = [][]byte{p.Frames}
+	}
+	return page, nil
+}
+
+func (r framer) Changed() <-chan struct{} { return r.watch.Changed() }
