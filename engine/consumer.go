@@ -28,7 +28,8 @@ type Consumer struct {
 	pos   cp.Position // every range that is not finished, with the next offset to deliver
 	marks api.Marks   // of the records before those
 	open  map[fence.RangeID]*source
-	turn  int // whose turn it is among the readable ranges
+	left  *source // the last that was read to the end of its segment, or nil
+	turn  int     // whose turn it is among the readable ranges
 	page  Page
 	ended bool
 
@@ -211,12 +212,13 @@ func (c *Consumer) advance(src *source) error {
 func (c *Consumer) deliver(src *source, max int) {
 	b := src.batch
 	n := min(b.Len(), src.at+max)
+	had := len(c.page.Records)
+	c.page.Records = slices.Grow(c.page.Records, n-src.at)[:had+n-src.at]
 	for i := src.at; i < n; i++ {
-		r := ConsumedRecord{
-			Range: src.id.Seq, Offset: b.Offset(i), Key: b.Key(i), Value: b.Value(i),
-			Headers: b.Headers(i, nil), Time: time.UnixMilli(b.Timestamp(i)),
-		}
-		c.page.Records = append(c.page.Records, r)
+		r := &c.page.Records[had+i-src.at]
+		r.Range, r.Offset = src.id.Seq, b.Offset(i)
+		r.Key, r.Value, r.Headers = b.Key(i), b.Value(i), b.Headers(i, nil)
+		r.Time = time.UnixMilli(b.Timestamp(i))
 	}
 	c.pos[src.id] = b.Head.Base + uint64(n)
 	c.marks[src.id] = api.MarkOf(src.seg.Meta().Salt)
@@ -233,6 +235,7 @@ func (c *Consumer) leave(src *source) (moved bool, err error) {
 	}
 	src.scan.Close()
 	delete(c.open, src.id)
+	c.left = src
 	return true, nil
 }
 
@@ -306,6 +309,10 @@ func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, boo
 	scan, err := seg.Scan(c.pos[id])
 	if err != nil {
 		return nil, true, nil // deleted meanwhile: look again
+	}
+	if c.left != nil && c.left.id == id {
+		scan.Follow(c.left.scan)
+		c.left = nil
 	}
 	src := &source{id: id, scan: scan, seg: seg}
 	c.open[id] = src

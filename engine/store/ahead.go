@@ -6,14 +6,21 @@ import (
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
-// ahead is a scanner's read-ahead: cells of a megabyte lie side by side in memory
-// and hold consecutive parts of the file, so a frame is one piece of memory even
+const (
+	aheadBytes = 8 << 20 // what a scanner that reads ahead takes of the arena
+	cellBytes  = 1 << 20 // one of its reads
+	leadMax    = aheadBytes / 2
+)
+
+// ahead is a scanner's read-ahead. Its slab is a lead and then cells, side by side,
+// that hold consecutive parts of the file, so a frame is one piece of memory even
 // across cells. Where the file wraps from the last cell to the first, the start of
-// the frame is copied to the lead in front of the first cell: once in seven
-// megabytes.
+// the frame is copied to the lead in front of the first cell: once in a lap. The
+// lead is as long as the longest frame met so far, and a cell at least.
 type ahead struct {
-	slab  []byte // lead, then cells
-	cells [cellCount]cell
+	slab  []byte
+	lead  int
+	cells []cell
 	first int64 // file position of what lies, or will lie, in the first cell in this lap
 	limit int64 // the file ends here
 	next  int64 // file position of the next read to start
@@ -28,37 +35,48 @@ type cell struct {
 	busy bool  // a read is in flight
 }
 
-// runAhead returns n bytes from the scanner's position on. ok is false when
-// reading ahead is not possible now: no memory, or a frame larger than a lead.
+// lap is the file position where the cells begin again.
+func (a *ahead) lap() int64 { return a.first + int64(len(a.cells)*cellBytes) }
+
+// cell is the memory of a cell.
+func (a *ahead) cell(i int) []byte {
+	at := a.lead + i*cellBytes
+	return a.slab[at : at+cellBytes : at+cellBytes]
+}
+
+// runAhead returns n bytes from the scanner's position on, or more, and makes them
+// the window. ok is false when reading ahead is not possible: no memory now, or there
+// are frames too long for it.
 func (sc *Scanner) runAhead(n int, end int64) (b []byte, ok bool, err error) {
-	if n > leadBytes {
+	if sc.longest = max(sc.longest, n); sc.longest > leadMax {
+		return nil, false, nil // or what was read ahead would be thrown away for each of them
+	}
+	// Begun again over a hole, to where nothing is being read yet, and for a frame
+	// longer than any before.
+	if a := sc.ahead; a != nil && (sc.pos > a.lap() || n > a.lead) {
+		sc.stopAhead()
+	}
+	if sc.ahead == nil && !sc.startAhead(end) {
 		return nil, false, nil
 	}
-	if sc.ahead == nil {
-		if !sc.startAhead(end) {
-			return nil, false, nil
-		}
+	a := sc.ahead
+	if lap := a.lap(); sc.pos == lap || sc.pos+int64(n) > lap && lap < a.limit {
+		err = sc.wrapAround(lap)
 	}
-	if lap := sc.ahead.first + cellCount*cellBytes; sc.pos > lap {
-		// Over a hole, to where nothing is being read yet.
-		sc.stopAhead()
-		if !sc.startAhead(end) {
-			return nil, false, nil
-		}
-	} else if sc.pos == lap || sc.pos+int64(n) > lap && lap < sc.ahead.limit {
-		err = sc.lap(lap)
-	}
+	to := sc.pos + int64(n)
 	if err == nil {
 		sc.refill()
-		err = sc.ready(sc.pos + int64(n))
+		to, err = sc.ready(to)
 	}
 	if err != nil {
 		sc.stopAhead() // the next call reads again
 		return nil, false, err
 	}
-	a := sc.ahead
-	in := leadBytes + sc.pos - a.first
-	return a.slab[in : in+int64(n)], true, nil
+	// The window ends with the last cell that n reaches into, so that every cell the
+	// scanner is done with is being read into again before it waits for another.
+	at := int64(a.lead) - a.first
+	sc.win, sc.winPos = a.slab[at+sc.pos:at+to], sc.pos
+	return sc.win, true, nil
 }
 
 // startAhead takes memory and starts the first lap of reads.
@@ -66,12 +84,14 @@ func (sc *Scanner) startAhead(end int64) bool {
 	if _, err := sc.open(); err != nil {
 		return false
 	}
-	slab, ok := sc.seg.store.disk.Arena().Alloc(leadBytes + cellCount*cellBytes)
+	slab, ok := sc.seg.store.disk.Arena().Alloc(aheadBytes)
 	if !ok {
 		return false
 	}
+	lead := roundUp(max(sc.longest, 1), cellBytes)
 	start := sc.pos / disk.Block * disk.Block
-	a := &ahead{slab: slab, first: start, limit: roundUp64(end, disk.Block), next: start}
+	a := &ahead{slab: slab, lead: lead, first: start, limit: roundUp64(end, disk.Block), next: start}
+	a.cells = make([]cell, (aheadBytes-lead)/cellBytes)
 	for i := range a.cells {
 		c := &a.cells[i]
 		c.op.Done = func(*disk.Op) { c.gate.release() }
@@ -92,12 +112,11 @@ func (sc *Scanner) refill() {
 		}
 		c.pos, c.size = a.next, min(cellBytes, a.limit-a.next)
 		c.gate.reset()
-		at := leadBytes + a.turn*cellBytes
 		c.op.Kind, c.op.File, c.op.Off = disk.Read, sc.file, c.pos
-		c.op.Buf = a.slab[at : at+int(c.size)]
+		c.op.Buf = a.cell(a.turn)[:c.size]
 		c.busy, started = true, true
 		a.next += c.size
-		a.turn = (a.turn + 1) % cellCount
+		a.turn = (a.turn + 1) % len(a.cells)
 		sc.seg.store.reads.push(&c.op)
 	}
 	if started {
@@ -105,9 +124,11 @@ func (sc *Scanner) refill() {
 	}
 }
 
-// ready waits for the cells that hold the file up to end.
-func (sc *Scanner) ready(end int64) error {
+// ready waits for the cells that hold the file up to end, and says how far it can be
+// read in them: end at least.
+func (sc *Scanner) ready(end int64) (to int64, err error) {
 	a := sc.ahead
+	to = end
 	for i := range a.cells {
 		c := &a.cells[i]
 		if c.size == 0 || c.pos >= end {
@@ -118,26 +139,30 @@ func (sc *Scanner) ready(end int64) error {
 			c.busy = false
 		}
 		if c.op.Err != nil {
-			return sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, c.op.Err))
+			return 0, sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, c.op.Err))
 		}
-		if got := c.pos + int64(c.op.N); got < min(end, c.pos+c.size) {
-			return sc.damaged(got, errShortFile)
+		got := c.pos + int64(c.op.N)
+		if got < min(end, c.pos+c.size) {
+			return 0, sc.damaged(got, errShortFile)
 		}
+		to = max(to, got)
 	}
-	return nil
+	return to, nil
 }
 
-// lap goes on from the last cell to the first: what is left in the last becomes
-// the lead.
-func (sc *Scanner) lap(lap int64) error {
+// wrapAround goes on from the last cell to the first: what is left in the last
+// ones becomes the lead.
+func (sc *Scanner) wrapAround(lap int64) error {
 	a := sc.ahead
-	if err := sc.ready(lap); err != nil {
+	if _, err := sc.ready(lap); err != nil {
 		return err
 	}
-	if left := lap - sc.pos; left > 0 {
-		end := leadBytes + cellCount*cellBytes
-		copy(a.slab[leadBytes-left:leadBytes], a.slab[end-int(left):end])
-		a.cells[cellCount-1].size = 0 // copied, so free
+	left := int(lap - sc.pos)
+	copy(a.slab[a.lead-left:a.lead], a.slab[len(a.slab)-left:])
+	for i := range a.cells {
+		if c := &a.cells[i]; c.size > 0 && c.pos < lap {
+			c.size = 0 // copied, so free
+		}
 	}
 	a.first = lap
 	return nil
@@ -155,5 +180,5 @@ func (sc *Scanner) stopAhead() {
 		}
 	}
 	sc.seg.store.disk.Arena().Free(a.slab)
-	sc.ahead = nil
+	sc.ahead, sc.win = nil, nil
 }

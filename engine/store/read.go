@@ -13,34 +13,33 @@ import (
 
 const (
 	windowBytes = 256 << 10 // one read of a scanner that does not run ahead
-	cellBytes   = 1 << 20   // one of the reads of a scanner that does
-	cellCount   = 7
-	leadBytes   = 1 << 20 // in front of the cells: the start of a frame that wraps
-	aheadAfter  = 1 << 20 // bytes read in sequence before a scanner runs ahead
+	aheadAfter  = 1 << 20   // bytes read in sequence before a scanner runs ahead
 )
 
 // Scanner reads one segment's batches in order, up to the commit mark. One
-// goroutine uses it. It reads ahead once it has read a megabyte in sequence from a
-// fenced segment.
+// goroutine uses it. It reads a fenced segment ahead once it, and those it follows,
+// have read a megabyte in sequence.
 type Scanner struct {
 	seg  *Segment
 	file disk.File // nil until the first read
 	next uint64    // the first offset still wanted
 	pos  int64     // where in the file the next frame is looked for
 	due  int64     // where it was expected, before what looked like padding
-	read int64     // bytes consumed in sequence
+	read int64     // bytes consumed in sequence, in the segments before too
 
-	// The window: win holds the file from winPos on.
+	// The window: win holds the file from winPos on. It lies in slab, in what was read
+	// ahead, or is nobody's.
 	win    []byte
 	winPos int64
-	slab   []byte // arena memory behind win, nil when win is elsewhere
+	slab   []byte // arena memory for reads that do not run ahead, or nil
 
-	ahead  *ahead // set while reading ahead
-	closed bool
-	loose  bool    // the offsets before the next batch were left out on purpose
-	lost   Skipped // by the last Next
-	batch  record.Batch
-	work   record.Scratch
+	ahead   *ahead // set while reading ahead
+	longest int    // piece that was wanted of what is read ahead
+	closed  bool
+	loose   bool    // the offsets before the next batch were left out on purpose
+	lost    Skipped // by the last Next
+	batch   record.Batch
+	work    record.Scratch
 }
 
 // Scan returns a scanner whose first batch holds offset from, or is the first behind it.
@@ -50,6 +49,15 @@ func (s *Segment) Scan(from uint64) (*Scanner, error) {
 		return nil, err
 	}
 	return &Scanner{seg: s, next: max(from, s.meta.Base), pos: s.find(from)}, nil
+}
+
+// Follow says that the scanner goes on, in the next segment of a range, where
+// another came to the end of its own: it reads ahead from its first byte if that one
+// would have, and decompresses to the same memory. The other one is used no more,
+// except to be closed. Call it before the first Next.
+func (sc *Scanner) Follow(before *Scanner) {
+	sc.read, sc.longest = before.read, min(before.longest, leadMax)
+	sc.work, before.work = before.work, record.Scratch{}
 }
 
 // ScanTime is Scan from a batch on from which the first record of a time, in

@@ -275,7 +275,7 @@ func TestReadAheadOverEveryBoundary(t *testing.T) {
 		g.Wait()
 		ahead += int(used.Load())
 		for _, n := range sizes {
-			if n > leadBytes {
+			if n > leadMax {
 				wide++
 			}
 		}
