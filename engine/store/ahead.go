@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/segfile/disk"
 )
@@ -29,10 +30,10 @@ type ahead struct {
 
 type cell struct {
 	op   disk.Op
-	gate gate
-	pos  int64 // what it holds, or is being filled with
-	size int64 // 0: nothing that is still needed
-	busy bool  // a read is in flight
+	done atomic.Bool // set by whoever reaps
+	pos  int64       // what it holds, or is being filled with
+	size int64       // 0: nothing that is still needed
+	busy bool        // a read is in flight
 }
 
 // lap is the file position where the cells begin again.
@@ -94,7 +95,7 @@ func (sc *Scanner) startAhead(end int64) bool {
 	a.cells = make([]cell, (aheadBytes-lead)/cellBytes)
 	for i := range a.cells {
 		c := &a.cells[i]
-		c.op.Done = func(*disk.Op) { c.gate.release() }
+		c.op.Done = func(*disk.Op) { c.done.Store(true) }
 	}
 	sc.ahead = a
 	sc.refill()
@@ -111,7 +112,7 @@ func (sc *Scanner) refill() {
 			break
 		}
 		c.pos, c.size = a.next, min(cellBytes, a.limit-a.next)
-		c.gate.reset()
+		c.done.Store(false)
 		c.op.Kind, c.op.File, c.op.Off = disk.Read, sc.file, c.pos
 		c.op.Buf = a.cell(a.turn)[:c.size]
 		c.busy, started = true, true
@@ -135,7 +136,7 @@ func (sc *Scanner) ready(end int64) (to int64, err error) {
 			continue
 		}
 		if c.busy {
-			sc.seg.store.reads.await(&c.gate)
+			sc.seg.store.reads.until(c.done.Load)
 			c.busy = false
 		}
 		if c.op.Err != nil {
@@ -176,7 +177,7 @@ func (sc *Scanner) stopAhead() {
 	}
 	for i := range a.cells {
 		if c := &a.cells[i]; c.busy {
-			sc.seg.store.reads.await(&c.gate)
+			sc.seg.store.reads.until(c.done.Load)
 		}
 	}
 	sc.seg.store.disk.Arena().Free(a.slab)

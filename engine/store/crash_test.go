@@ -315,13 +315,9 @@ func abandon(s *Store) {
 	close(s.quit)
 	s.stopPool()
 	s.tasks.Wait()
-	drivers := []*driver{&s.reads.driver}
 	for _, sh := range s.shards {
-		drivers = append(drivers, &sh.driver)
-	}
-	for _, d := range drivers {
-		close(d.quit)
-		<-d.gone
+		close(sh.quit)
+		<-sh.gone
 	}
 }
 

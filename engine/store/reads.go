@@ -9,15 +9,27 @@ import (
 
 var errShortFile = errors.New("the file ends before its last record")
 
-// reads drives the scanners' reads on a queue of their own, so that a scan never
-// waits behind an append.
+// reads is the queue of the scanners that read ahead, apart from the shards', so that
+// a scan never waits behind an append. Nobody but those who wait for a read reaps: a
+// scanner that finds what it needs in memory wakes no other goroutine. They are as
+// many as slabs fit the arena, so all of them may look after each wait.
 type reads struct {
-	driver
+	q   disk.Queue
 	sub sync.Mutex // makes one scanner at a time the submitter; held across Submit, never across a wait
+
+	mu      sync.Mutex // guards reaping; never held across I/O
+	reaping bool       // somebody waits for the queue, or it is closed
+	reaped  sync.Cond  // reads were done, or may be
+}
+
+func newReads(q disk.Queue) *reads {
+	r := &reads{q: q}
+	r.reaped.L = &r.mu
+	return r
 }
 
 // push adds a read; submit starts what was pushed. When the queue is full, push
-// reaps until there is room.
+// waits until there is room.
 func (r *reads) push(op *disk.Op) {
 	for {
 		r.sub.Lock()
@@ -32,19 +44,8 @@ func (r *reads) push(op *disk.Op) {
 			return
 		}
 		r.submit()
-		r.reapOnce()
+		r.until(func() bool { return r.q.InFlight() < r.q.Depth() })
 	}
-}
-
-// stop lets the reads in flight end and closes the queue.
-func (r *reads) stop() error {
-	if !r.halt(func() bool { return r.q.InFlight() > 0 }) {
-		return nil
-	}
-	<-r.gone
-	r.sub.Lock()
-	defer r.sub.Unlock()
-	return r.q.Close()
 }
 
 func (r *reads) submit() {
@@ -53,23 +54,37 @@ func (r *reads) submit() {
 	r.sub.Unlock()
 }
 
-// reapOnce waits for at least one completion, whoever reaps.
-func (r *reads) reapOnce() {
-	before := r.q.InFlight()
-	full := func() bool { return r.q.InFlight() >= before && before > 0 }
-	if r.reapWhile(full) {
-		return
-	}
+// until returns when done says so, which is asked again whenever reads were done.
+func (r *reads) until(done func() bool) {
 	r.mu.Lock()
-	for r.reaping && full() {
-		r.idle.Wait()
+	defer r.mu.Unlock()
+	for !done() {
+		if r.reaping {
+			r.reaped.Wait()
+			continue
+		}
+		r.reaping = true
+		r.mu.Unlock()
+		_, _ = r.q.Wait(1) // an error of the queue itself reaches each operation's Done
+		r.mu.Lock()
+		r.reaping = false
+		r.reaped.Broadcast()
 	}
-	r.mu.Unlock()
 }
 
-// reaped wakes those who wait for room.
-func (r *reads) reaped() {
+// stop lets the reads in flight end and closes the queue. What scanners want of it
+// later fails.
+func (r *reads) stop() error {
+	r.until(func() bool {
+		idle := !r.reaping && r.q.InFlight() == 0
+		r.reaping = r.reaping || idle // and is never given back: none may wait beside Close
+		return idle
+	})
+	r.sub.Lock()
+	err := r.q.Close()
+	r.sub.Unlock()
 	r.mu.Lock()
-	r.idle.Broadcast()
+	r.reaped.Broadcast()
 	r.mu.Unlock()
+	return err
 }

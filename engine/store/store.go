@@ -159,8 +159,7 @@ func (s *Store) prepare() error {
 	if err != nil {
 		return fmt.Errorf("store: read queue: %w", err)
 	}
-	s.reads = &reads{}
-	s.reads.start(q, s.reads.reaped)
+	s.reads = newReads(q)
 	return nil
 }
 
