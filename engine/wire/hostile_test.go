@@ -122,3 +122,66 @@ func TestUnknownMessages(t *testing.T) {
 		t.Errorf("the failure of an unknown key: %v", err)
 	}
 }
+
+// A part that is used more than once makes a message that unpacks to more than it
+// is: refused, at any depth, in time linear in its length.
+func TestNothingIsUsedTwice(t *testing.T) {
+	const n = 30_000
+	// A vector of n offsets to one string, as the groups of a ListGroupsReply.
+	texts := func(n int) raw {
+		b := raw{}.u32(12).u16(6, 8, 4, 0).u32(8, 4).u32(uint32(n))
+		for i := range n {
+			b = b.u32(uint32(4 * (n - i)))
+		}
+		return append(b.u32(MaxText), make([]byte, MaxText+1)...)
+	}
+	if err := Verify(KeyListGroups, FlagReply, texts(1)); err != nil {
+		t.Fatalf("one string that is used once: %v", err)
+	}
+	if err := Verify(KeyListGroups, FlagReply, texts(n)); !errors.Is(err, CodeMalformed) || !strings.Contains(err.Error(), usedTwice) {
+		t.Errorf("%d times one string: %v", n, err)
+	}
+	// A vector of n offsets to one table, which has the same vector as its segments.
+	tables := func(n int) raw {
+		// root, vtable of the message (ranges is field 1), table, vtable of a range
+		// (segments is field 6), then the vector and behind it the range.
+		b := raw{}.u32(12).u16(8, 8, 0, 4).u32(8, 24)
+		b = b.u16(18, 8, 0, 0, 0, 0, 0, 0, 4, 0)
+		b = b.u32(uint32(n))
+		for i := range n {
+			b = b.u32(uint32(4 * (n - i)))
+		}
+		at := len(b)
+		b = b.u32(uint32(at-20), 4) // a range, whose segments are the vector behind
+		b = b.u32(uint32(n))
+		for i := range n {
+			b = b.u32(uint32(4*(n-i) + 4))
+		}
+		return b.u16(4, 4).u32(4)
+	}
+	if err := Verify(KeyDescribeTopic, FlagReply, tables(1)); err != nil {
+		t.Fatalf("one table that is used once: %v", err)
+	}
+	if err := Verify(KeyDescribeTopic, FlagReply, tables(n)); !errors.Is(err, CodeMalformed) || !strings.Contains(err.Error(), usedTwice) {
+		t.Errorf("%d times %d times one table: %v", n, n, err)
+	}
+}
+
+// A message of a later version has more fields; one that leaves fields out, or that
+// other code laid out, is as good.
+func TestCompatibility(t *testing.T) {
+	// Two fields more than a Topic has: a number, and an offset that leads nowhere.
+	newer := raw{}.u32(16).u16(10, 20, 4, 8, 16, 0).u32(12, 16, 0xffffffff, 0xffffffff, 0xffffffff).u32(4)
+	newer = append(newer, "logs\x00"...)
+	m, err := Request(KeyDeleteTopic, newer)
+	if err != nil || m.(*Topic).Topic != "logs" {
+		t.Errorf("newer: %v %v", m, err)
+	}
+	// Not aligned, and the vtable behind the table.
+	odd := append(raw{}.u32(5), 0).u32(0xffffffff-8+1, 10).u16(6, 8, 4).u32(4)
+	odd = append(odd, "logs\x00"...)
+	m, err = Request(KeyDeleteTopic, odd)
+	if err != nil || m.(*Topic).Topic != "logs" {
+		t.Errorf("laid out by other code: %v %v", m, err)
+	}
+}

@@ -2,8 +2,10 @@ package wire
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"time"
+	"unicode/utf8"
 )
 
 // kindOfMessage is one of the messages that frames carry.
@@ -41,27 +43,32 @@ func everyMessage() (all []kindOfMessage) {
 	return all
 }
 
-// sample is a message of a table with something in every field, no two fields alike.
+// sample is a message of a table with something in every field.
 func sample(t *table) Message {
 	if t == &tableError {
 		return &Error{Code: CodeOverloaded, Detail: "détail", RetryAfter: 1500 * time.Millisecond}
 	}
-	// An empty table unpacks to a message of the right type.
-	m := t.unpack(emptyMessage())
-	n := 0
-	fill(reflect.ValueOf(m).Elem(), &n)
-	return m.(Message)
+	m := blank(t)
+	fill(reflect.ValueOf(m).Elem(), 1)
+	if hello, ok := m.(*Hello); ok {
+		hello.Magic, hello.MinVersion, hello.MaxVersion = Magic, Version, Version
+	}
+	return m
 }
+
+// blank is a message of a table with nothing in it.
+func blank(t *table) Message { return t.unpack(emptyMessage()).(Message) }
 
 // emptyMessage is a table without fields.
 func emptyMessage() []byte { return []byte{8, 0, 0, 0, 4, 0, 4, 0, 4, 0, 0, 0} }
 
-func fill(v reflect.Value, n *int) {
-	*n++
+// fill makes a number n grow along the way to each field, so that fields of a table
+// differ and a field that is added at its end changes no other.
+func fill(v reflect.Value, n int) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
-			fill(v.Field(i), n)
+			fill(v.Field(i), 10*n+i)
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
@@ -69,23 +76,74 @@ func fill(v reflect.Value, n *int) {
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range v.Len() {
-			fill(v.Index(i), n)
+			fill(v.Index(i), 10*n+i)
 		}
 	case reflect.String:
-		v.SetString(fmt.Sprintf("text-%d-é", *n))
+		v.SetString(fmt.Sprintf("text-%d-é", n))
 	case reflect.Bool:
 		v.SetBool(true)
 	case reflect.Int64:
-		v.SetInt(int64(-*n) << 32)
+		v.SetInt(int64(-n) << 32)
 	case reflect.Uint64:
-		v.SetUint(uint64(*n)<<40 + 7)
+		v.SetUint(uint64(n)<<40 + 7)
 	case reflect.Uint32:
-		v.SetUint(uint64(*n)<<20 + 5)
+		v.SetUint(uint64(n)<<8 + 5)
 	case reflect.Uint16:
-		v.SetUint(uint64(*n)<<8 + 3)
+		v.SetUint(uint64(n)<<4 + 3)
 	case reflect.Uint8:
-		v.SetUint(uint64(*n) + 200)
+		v.SetUint(uint64(n) % 251)
 	default:
 		panic("a type that no message has: " + v.Type().String())
 	}
+}
+
+// random is a message of a table with anything in its fields.
+func random(t *table, rng *rand.Rand) Message {
+	if t == &tableError {
+		return &Error{
+			Code: Code(rng.Uint32()), Detail: randomText(rng),
+			RetryAfter: time.Duration(rng.Uint32()) * time.Millisecond,
+		}
+	}
+	m := blank(t)
+	scatter(reflect.ValueOf(m).Elem(), rng)
+	return m
+}
+
+func scatter(v reflect.Value, rng *rand.Rand) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.Kind() == reflect.Slice || rng.IntN(4) != 0 { // or leave out what is zero
+				scatter(f, rng)
+			}
+		}
+	case reflect.Pointer:
+		scatter(v.Elem(), rng)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), rng.IntN(4), 4))
+		for i := range v.Len() {
+			if e := v.Index(i); e.Kind() == reflect.Pointer {
+				e.Set(reflect.New(e.Type().Elem()))
+				complete(e.Interface())
+			}
+			scatter(v.Index(i), rng)
+		}
+	case reflect.String:
+		v.SetString(randomText(rng))
+	case reflect.Bool:
+		v.SetBool(rng.IntN(2) == 0)
+	case reflect.Int64:
+		v.SetInt(int64(rng.Uint64()) >> rng.IntN(64))
+	default:
+		v.SetUint(rng.Uint64() >> (64 - v.Type().Bits()) >> rng.IntN(v.Type().Bits()))
+	}
+}
+
+func randomText(rng *rand.Rand) string {
+	text := make([]rune, rng.IntN(20))
+	for i := range text {
+		text[i] = [...]rune{'a', 'z', 0, 'é', '漢', '𝄞', utf8.RuneError}[rng.IntN(7)]
+	}
+	return string(text)
 }

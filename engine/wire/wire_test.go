@@ -65,11 +65,14 @@ func TestAbsentFields(t *testing.T) {
 			t.Errorf("%s: %v", k, err)
 			continue
 		}
-		walk(reflect.ValueOf(m), func(v reflect.Value) {
+		if n := reflect.ValueOf(m).Elem().NumField(); n != len(k.table.fields) {
+			t.Errorf("%s: %d fields of %d", k, n, len(k.table.fields))
+		}
+		for _, v := range everyField(reflect.ValueOf(m)) {
 			if v.Kind() == reflect.Pointer && v.IsNil() {
 				t.Errorf("%s: a nil %s", k, v.Type())
 			}
-		})
+		}
 	}
 	var e Encoder
 	frame := e.Frame(KeyListPolicies, FlagReply, 1, &ListPoliciesReply{Policies: []*Policy{{Name: "p"}}}, 0)
@@ -79,22 +82,22 @@ func TestAbsentFields(t *testing.T) {
 	}
 }
 
-func walk(v reflect.Value, see func(reflect.Value)) {
-	see(v)
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			walk(v.Elem(), see)
-		}
-	case reflect.Struct:
+// everyField lists v and all that is in it.
+func everyField(v reflect.Value) []reflect.Value {
+	all := []reflect.Value{v}
+	switch {
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		return append(all, everyField(v.Elem())...)
+	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
-			walk(v.Field(i), see)
+			all = append(all, everyField(v.Field(i))...)
 		}
-	case reflect.Slice:
+	case v.Kind() == reflect.Slice:
 		for i := range v.Len() {
-			walk(v.Index(i), see)
+			all = append(all, everyField(v.Index(i))...)
 		}
 	}
+	return all
 }
 
 // The verifier's tables are those of the schema.
