@@ -83,9 +83,9 @@ func fill(v reflect.Value, n int) {
 	case reflect.Bool:
 		v.SetBool(true)
 	case reflect.Int64:
-		v.SetInt(int64(-n) << 32)
+		v.SetInt(int64(-n) << 44)
 	case reflect.Uint64:
-		v.SetUint(uint64(n)<<40 + 7)
+		v.SetUint(uint64(n)<<50 + 7) // beyond what a float holds
 	case reflect.Uint32:
 		v.SetUint(uint64(n)<<8 + 5)
 	case reflect.Uint16:
