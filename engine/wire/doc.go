@@ -1,9 +1,195 @@
 // Package wire is the codec of Ringfence's wire protocol: frames, messages, keys and
 // error codes.
 //
-// A frame is a [Head], a message and, with some messages, record frames as package
-// segfile/record lays them out. [ParseHead] and [Verify] are what foreign bytes pass;
-// [Request] and [Reply] read messages that passed; an [Encoder] writes frames.
+// [ParseHead] and [Verify] are what foreign bytes pass; [Request] and [Reply] read
+// messages, an [Encoder] writes frames. Nothing here does I/O, starts a goroutine or
+// keeps memory that it was given.
 //
-// Nothing here does I/O, starts a goroutine or keeps memory that it was given.
+// The rest of this page is the protocol, for those who write a client in any language.
+// Besides it they need the schema of the messages (wirefb/wire.fbs) and the layout of
+// record frames (package segfile/record: header.go, record.go for key positions, and
+// segfile/recfb/batch.fbs for what is in them). testdata/vectors.json has every message as bytes and as what they
+// mean, testdata/client.py is a small client in Python.
+//
+// # Frames
+//
+// A connection is a stream of bytes, over TCP, TLS or a Unix socket, and each
+// direction of it a sequence of frames. Integers are little-endian. A frame is a head
+// of 16 bytes, a message, and with three of the messages record frames:
+//
+//	off size field
+//	  0    4 length   bytes behind the head: message and record frames
+//	  4    2 key      what is asked, the same in request and reply
+//	  6    2 flags    0 request; 1 reply; 3 failed; 5 pushed
+//	  8    4 id       chosen by the client, not 0; the same in request and reply
+//	 12    4 message  bytes of the message; what is left of length is record frames
+//
+// A message is a flatbuffer without size prefix or file identifier. Key and flags say
+// which table of the schema is its root; a failed one's is Error, whatever the key:
+//
+//	key               request         reply               record frames
+//	 1 Hello          Hello           HelloReply
+//	 2 Authenticate   Authenticate    AuthenticateReply
+//	 3 Ping           Ping            Done
+//	16 CreateTopic    CreateTopic     Done
+//	17 DeleteTopic    Topic           Done
+//	18 ListTopics     ListTopics      ListTopicsReply
+//	19 DescribeTopic  Topic           DescribeTopicReply
+//	20 SplitRange     SplitRange      SplitRangeReply
+//	21 MergeRanges    MergeRanges     MergeRangesReply
+//	22 RollTopic      Topic           RollTopicReply
+//	24 SetPolicy      SetPolicy       Done
+//	25 DeletePolicy   DeletePolicy    Done
+//	26 ListPolicies   ListPolicies    ListPoliciesReply
+//	27 BindPolicy     BindPolicy      Done
+//	32 OpenProducer   OpenProducer    OpenProducerReply
+//	33 Produce        Produce         ProduceReply        one, in the request
+//	34 CloseProducer  CloseProducer   Done
+//	48 OpenConsumer   OpenConsumer    OpenConsumerReply
+//	49 Fetch          Fetch           Page                any number, in the reply
+//	50 CloseConsumer  CloseConsumer   Done
+//	51 Lag            Lag             LagReply
+//	52 Subscribe      Subscribe       Done                any number, in each Page that is pushed
+//	53 Credit         Credit          none
+//	56 Commit         Commit          Done
+//
+// The schema has messages for keys 64 to 69, groups with members, that are not served.
+//
+// # What is accepted
+//
+// Both sides refuse a message that breaks one of these rules, before they look at what
+// it says:
+//
+//   - Every offset leads into the message, as flatbuffers' own verifiers ask. Alignment
+//     is not asked for, but what Ringfence sends is aligned from the start of the message.
+//   - A string is valid UTF-8, ends in a zero byte that its length does not count, and
+//     has at most 4 KiB; a cursor at most 512 KiB. A secret has at most 16 KiB.
+//   - Nothing but vtables is used twice: what is read by following every offset is no
+//     longer than the message. Builders do not share parts unless they are told to.
+//   - A message has at most 1 MiB. Bytes behind the message are there only where the
+//     table above says so.
+//   - length is at most 64 KiB until the client is let in, and then at most the
+//     max_frame of HelloReply.
+//
+// A head that is refused ends the connection, for nobody knows where the next frame
+// starts: the server answers a failed frame with key 0 and id 0 and closes. A message
+// that is refused, or a key that the server does not have, is answered like any request
+// that fails, and the connection goes on; until the client is let in it ends.
+//
+// # The start of a connection
+//
+// The client speaks first: Hello, with its magic and the range of versions it speaks;
+// this page is version 1. The reply says which version is spoken from there on, and
+// whether Authenticate has to succeed before anything else is taken: then its mechanism
+// is "password", with user and secret, or "token", with the secret alone, if
+// mechanisms has it. All this has to be done within seconds. A client that may not come
+// in is told why and cut off.
+//
+// log names the log behind the server. A cursor means something there alone, so a client
+// that comes back compares it with what it saw before.
+//
+// A client that has nothing to say sends a Ping in half of idle_ms; a connection that is
+// silent for longer is closed, and so is one on which a frame that began does not end or
+// answers are not read for half a minute.
+//
+// # Requests and replies
+//
+// Requests need not wait for one another. Up to max_requests may be unanswered; no two of
+// these have the same id. Each but Credit is answered once, with its id, in any order:
+// what has to wait holds nothing else up. A failure with id 0 belongs to no request: it
+// says why the connection ends.
+//
+// When a connection ends, what became of its unanswered requests is unknown: they may
+// have been done, or yet be.
+//
+// # Producing
+//
+// OpenProducer answers a handle, which is good on its connection and until CloseProducer
+// or the connection's end, and an id, which is the producer's for ever: who comes back
+// with the same id and sends the same records in the same order again has each stored
+// once. An id belongs to one topic.
+//
+// A Produce carries one record frame of at most the max_frame of OpenProducerReply,
+// plain or compressed. It is as a producer writes it: salt 0, base, prev and durable 0,
+// the id as its producer, and sequences that ascend from frame to frame and start above
+// 0; with unnumbered they are all 0. Frames of one producer are stored in the order they
+// were sent in. The reply comes when every record is durable. duplicate says that all
+// of them were before.
+//
+// Once a frame of a numbered producer failed, all behind it are refused with
+// producer_halted, or they would make its records look stored. The client opens the
+// producer again, with its id, and sends everything from that frame on again. It does
+// the same where the outcome is not known.
+//
+// # Consuming
+//
+// OpenConsumer answers a handle, like a producer's. A Page carries whole record frames of
+// one range, one behind another without padding, as they are stored, with salt 0, and
+// compressed if their producer compressed them: s2 is the block format of
+// github.com/klauspost/compress/s2. Of their records those with offsets from first up
+// to, not including, next are the page's; first and last frame may have others. skips
+// are offsets that were moved past because nothing is stored there any more, and may
+// come without any frame. With caught_up there was nothing more.
+//
+// The cursor of a page is the consumer's place behind it. It is opaque: a client stores it
+// and hands it back, to OpenConsumer or to Commit, which makes it the place of a group.
+// That never moves a group back without reset.
+//
+// Fetch answers one page. While there is nothing to read, it waits for wait_ms and then
+// answers a page without frames.
+//
+// Subscribe has the server push pages as they come, each with the id of the Subscribe,
+// until CloseConsumer, after which Done answers it, or until it fails. The bytes of the
+// record frames pushed count against window until Credit gives them back; then as many
+// bytes may be pushed again. A consumer is used by one Fetch or one Subscribe at a time.
+//
+// # Errors
+//
+// A failure says code, what happened in words for people, and with retry_after_ms when to
+// try again at the earliest. Bit 15 of a code is set if the same request may succeed
+// later. A client takes a code that it does not know by that bit.
+//
+//	     1 malformed             the frame or message breaks a rule of this page
+//	     2 unknown_key           the server does not have this request
+//	     3 unsupported_version   no version is spoken by both sides
+//	     4 frame_too_large       frame or message is longer than it may be
+//	     5 not_authenticated     Authenticate comes first
+//	     6 invalid_credentials   user or secret is wrong
+//	     7 permission_denied     the user may not do this
+//	     8 internal              none of the other codes; the server's log knows more
+//	     9 unsupported           this server does not do that
+//	    16 no_such_topic
+//	    17 topic_exists
+//	    18 invalid_name          a topic, group or policy cannot be called this
+//	    19 no_such_range
+//	    20 invalid_argument      the detail names it
+//	    21 record_too_large      the record frame is larger than the producer may send
+//	    22 damaged               what is stored there cannot be read; the detail names file and byte
+//	    23 storage_failed        the disk failed: the records may or may not be stored
+//	    24 producer_halted       a frame before this one failed: open the producer again
+//	    25 corrupt_frame         the record frame is none, or is not this producer's
+//	    26 no_such_handle        the connection has no such producer or consumer
+//	    27 no_such_policy
+//	    32 invalid_cursor        it is no cursor
+//	    33 foreign_cursor        it belongs to another topic
+//	    34 cursor_past_end       it lies behind everything that is stored
+//	    35 cursor_of_other       other records are stored where it was made
+//	    36 stale_generation      the group has moved on without this member
+//	    37 unknown_member        the group does not have this member
+//	0x8001 out_of_space          nothing was stored; the disk is full
+//	0x8002 overloaded            too much is waiting
+//	0x8003 outcome_unknown       it may have been done, or yet be
+//	0x8004 unavailable           not now
+//	0x8005 shutting_down         the server is about to stop
+//	0x8006 rate_limited          the client has used up what it may do for now
+//	0x8007 too_many_connections
+//
+// # Compatibility
+//
+// Within a version a table only ever gets fields at its end, and keys, codes and
+// features get numbers that were never used. Who reads passes over fields that it does
+// not know, and takes those that are missing as 0, empty or false; a missing table as one
+// with nothing in it. So either side may be the older one. Whatever an older one must not
+// overlook is a bit of features, used only if both sides set it, or a new version. Head,
+// Hello and HelloReply stay as they are in every version.
 package wire
