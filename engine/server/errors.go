@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// codes of the engine's errors. The first that fits is told, so what leaves open whether
+// records were stored stands before what says that they were not.
+var codes = []struct {
+	is   error
+	code wire.Code
+}{
+	{api.ErrTimeout, wire.CodeOutcomeUnknown},
+	{api.ErrStorage, wire.CodeStorageFailed},
+	{api.ErrOutOfSpace, wire.CodeOutOfSpace},
+	{api.ErrHalted, wire.CodeProducerHalted},
+	{api.ErrOverloaded, wire.CodeOverloaded},
+	{api.ErrNoSuchTopic, wire.CodeNoSuchTopic},
+	{api.ErrTopicExists, wire.CodeTopicExists},
+	{api.ErrInvalidTopicName, wire.CodeInvalidName},
+	{cp.ErrInvalidGroup, wire.CodeInvalidName},
+	{cp.ErrNoSuchRange, wire.CodeNoSuchRange},
+	{cp.ErrRangeSealed, wire.CodeInvalidArgument},
+	{cp.ErrNotBuddies, wire.CodeInvalidArgument},
+	{cp.ErrDifferentTopic, wire.CodeInvalidArgument},
+	{cp.ErrCannotSplit, wire.CodeInvalidArgument},
+	{cp.ErrInvalidBits, wire.CodeInvalidArgument},
+	{api.ErrNoSuchPolicy, wire.CodeNoSuchPolicy},
+	{api.ErrPolicyInUse, wire.CodeInvalidArgument},
+	{cp.ErrInvalidPolicy, wire.CodeInvalidArgument},
+	{cp.ErrLimit, wire.CodeInvalidArgument},
+	{cp.ErrStaleGeneration, wire.CodeStaleGeneration},
+	{api.ErrInvalidCursor, wire.CodeInvalidCursor},
+	{api.ErrForeignCursor, wire.CodeForeignCursor},
+	{cp.ErrNotASource, wire.CodeForeignCursor},
+	{api.ErrCursorPastEnd, wire.CodeCursorPastEnd},
+	{cp.ErrPastEnd, wire.CodeCursorPastEnd},
+	{api.ErrCursorOfOther, wire.CodeCursorOfOther},
+	{api.ErrRecordTooLarge, wire.CodeRecordTooLarge},
+	{record.ErrCorrupt, wire.CodeCorruptFrame},
+	{record.ErrVersion, wire.CodeCorruptFrame},
+	{record.ErrSequence, wire.CodeCorruptFrame},
+	{api.ErrDamaged, wire.CodeDamaged},
+	{api.ErrMismatch, wire.CodeDamaged},
+	{api.ErrClosed, wire.CodeShuttingDown},
+	{context.DeadlineExceeded, wire.CodeOutcomeUnknown},
+	{context.Canceled, wire.CodeOutcomeUnknown},
+}
+
+// told is the one place where an error becomes what a client is told. Its words are the
+// engine's.
+func told(err error) *wire.Error {
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		return e
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.is) {
+			return &wire.Error{Code: c.code, Detail: err.Error()}
+		}
+	}
+	return &wire.Error{Code: wire.CodeInternal, Detail: err.Error()}
+}
+
+// refusal is an error that the server itself answers.
+func refusal(code wire.Code, format string, a ...any) *wire.Error {
+	return &wire.Error{Code: code, Detail: fmt.Sprintf(format, a...)}
+}

@@ -1,0 +1,115 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// Options choose how a server serves; the zero value takes everybody's word.
+type Options struct {
+	// Name is the server's name and version, for clients to log.
+	Name string
+	// TLS, if set, is what every connection speaks from its first byte on.
+	TLS *tls.Config
+	// Authenticate checks who a client is; nil lets everybody in. ctx ends with the time
+	// that a client has to log in. What its error says is logged, not sent. The secret is
+	// valid during the call.
+	Authenticate func(ctx context.Context, mechanism, user string, secret []byte) (Identity, error)
+	// Mechanisms are those that Authenticate knows; nil means "password" and "token".
+	Mechanisms []string
+	// Allow answers nil if somebody may do something to a topic ("" where it is about none),
+	// and otherwise why not, which is sent. nil allows everything. It does not block.
+	Allow func(who Identity, op Op, topic string) error
+	// Logger hears of what ends connections and of what fails inside; nil means
+	// slog.Default.
+	Logger *slog.Logger
+
+	MaxConns      int // connections at a time; 0 means 10000
+	MaxConnsPerIP int // of these from one address; 0 means 1000
+	MaxRequests   int // requests of a connection not answered yet; 0 means 256. More wait in its socket
+	MaxHandles    int // producers and consumers of a connection; 0 means 256
+
+	// ConnBytes bounds what one connection's requests take until they are answered, and
+	// apart from that what its pages take until they are sent; 0 means 32 MiB. One
+	// request and one page are let in whatever they take.
+	ConnBytes int64
+	// TotalBytes bounds the same of all connections, without the record frames that lie in
+	// memory of the engine, which bounds that itself; 0 means 256 MiB.
+	TotalBytes int64
+	// ReceiveBytes is how much memory of the engine may wait for record frames that are
+	// still on their way; 0 means 16 MiB. Those beyond it are received elsewhere and
+	// copied, so that clients that send slowly do not keep it from the others.
+	ReceiveBytes int64
+
+	LoginTimeout time.Duration // from the first byte to being logged in; 0 means 10 s
+	IdleTimeout  time.Duration // between two requests; 0 means 60 s. Clients send a Ping twice in it
+	FrameTimeout time.Duration // from a frame's first byte to its last; 0 means 30 s
+	WriteTimeout time.Duration // for a client to take what it is sent, up to 1 MiB; 0 means 30 s
+}
+
+// Identity is who a connection is logged in as.
+type Identity struct {
+	User string // "" where nobody has to log in
+}
+
+// Op is what somebody wants to do to a topic.
+type Op string
+
+// The operations that Options.Allow is asked about.
+const (
+	OpCreate   Op = "create"
+	OpDelete   Op = "delete"
+	OpDescribe Op = "describe" // also whether it is listed
+	OpAlter    Op = "alter"    // split, merge, roll, bind to a policy
+	OpProduce  Op = "produce"
+	OpConsume  Op = "consume"
+	OpCommit   Op = "commit"   // a group's position
+	OpPolicy   Op = "policy"   // define or delete a policy, which is about no topic
+	OpPolicies Op = "policies" // list them, likewise
+)
+
+// maxPage is the most bytes of frames that a page is asked for. A page with the largest
+// frame alone still fits wire.MaxFrame.
+const (
+	defaultPage = 1 << 20
+	maxPage     = 8 << 20
+)
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Mechanisms == nil {
+		o.Mechanisms = []string{"password", "token"}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.MaxConns = cmp.Or(o.MaxConns, 10000)
+	o.MaxConnsPerIP = cmp.Or(o.MaxConnsPerIP, 1000)
+	o.MaxRequests = cmp.Or(o.MaxRequests, 256)
+	o.MaxHandles = cmp.Or(o.MaxHandles, 256)
+	o.ConnBytes = cmp.Or(o.ConnBytes, 32<<20)
+	o.TotalBytes = cmp.Or(o.TotalBytes, 256<<20)
+	o.ReceiveBytes = cmp.Or(o.ReceiveBytes, 16<<20)
+	o.LoginTimeout = cmp.Or(o.LoginTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
+	o.FrameTimeout = cmp.Or(o.FrameTimeout, 30*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
+	for _, n := range []int64{
+		int64(o.MaxConns), int64(o.MaxConnsPerIP), int64(o.MaxRequests), int64(o.MaxHandles),
+		o.ConnBytes, o.ReceiveBytes,
+		int64(o.LoginTimeout), int64(o.IdleTimeout), int64(o.FrameTimeout), int64(o.WriteTimeout),
+	} {
+		if n < 0 {
+			return o, fmt.Errorf("server: a limit of %d in the options: leave it 0 for the default", n)
+		}
+	}
+	if o.TotalBytes < wire.MaxFrame {
+		return o, fmt.Errorf("server: TotalBytes is %d, and one frame alone may take %d", o.TotalBytes, wire.MaxFrame)
+	}
+	return o, nil
+}

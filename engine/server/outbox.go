@@ -1,0 +1,198 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// outbox is what a connection owes its client: the requests that are not answered yet,
+// and the answers and pages that are not written yet. There are never more answers than
+// requests, and of pages one for each consumer, so nobody waits to put something in, a
+// driver of the engine least of all.
+type outbox struct {
+	requests int     // most at a time
+	bytes    int64   // most of these, but for one alone
+	total    *budget // what requests hold of it goes back when they are answered
+
+	mu       sync.Mutex // guards the rest; innermost
+	open     map[uint32]debt
+	taken    int64         // bytes of these
+	admitted int           // of these, those that were not refused for closing
+	quiet    chan struct{} // closed when that is 0; nil until somebody waits for it
+	queue    []outgoing
+	ending   bool // the writer ends when the queue is empty
+	ended    bool // it did
+
+	wake chan struct{} // tells the writer of something to do; holds one
+	room chan struct{} // tells the reader of an answer; holds one
+}
+
+// debt is a request that is not answered.
+type debt struct {
+	bytes   int64
+	held    int64 // of the total budget
+	refused bool
+}
+
+// outgoing is one frame to write.
+type outgoing struct {
+	key    wire.Key
+	flags  uint16
+	id     uint32
+	msg    wire.Message    // nil: a ProduceReply with place
+	place  api.Placement   // where the records are
+	frames [][]byte        // behind the message
+	raw    int             // bytes of these
+	sent   chan<- struct{} // told, if it is not nil, once nobody looks at the frames any more; has room for it
+}
+
+func (o *outgoing) release() {
+	if o.sent != nil {
+		o.sent <- struct{}{}
+	}
+}
+
+func newOutbox(requests int, bytes int64, total *budget) *outbox {
+	return &outbox{
+		requests: requests, bytes: bytes, total: total,
+		open: map[uint32]debt{},
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
+	}
+}
+
+// admit notes a request before its body is read, and waits until there is room for it.
+// One goroutine calls it. An id that does not tell requests apart ends the connection:
+// no answer would be understood.
+func (b *outbox) admit(ctx context.Context, h wire.Head, refused bool) error {
+	n := int64(h.Length)
+	if h.ID == 0 {
+		return &wire.Error{Code: wire.CodeMalformed, Detail: fmt.Sprintf("%s request with id 0, which is no request's", h.Key)}
+	}
+	for {
+		b.mu.Lock()
+		if _, ok := b.open[h.ID]; ok {
+			b.mu.Unlock()
+			return &wire.Error{Code: wire.CodeMalformed, Detail: fmt.Sprintf("%s request with id %d, and one of that id is not answered yet", h.Key, h.ID)}
+		}
+		if len(b.open) < b.requests && (b.taken == 0 || b.taken+n <= b.bytes) {
+			b.open[h.ID] = debt{bytes: n, refused: refused}
+			b.taken += n
+			if !refused {
+				b.admitted++
+			}
+			b.mu.Unlock()
+			return nil
+		}
+		b.mu.Unlock()
+		select {
+		case <-b.room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// hold says what an admitted request took of the total budget.
+func (b *outbox) hold(id uint32, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.open[id]
+	d.held = n
+	b.open[id] = d
+}
+
+// put hands a frame to the writer. It does not wait. After the writer has ended the
+// frame is dropped.
+func (b *outbox) put(o outgoing) {
+	b.mu.Lock()
+	if b.ended {
+		b.mu.Unlock()
+		o.release()
+		return
+	}
+	b.queue = append(b.queue, o)
+	b.mu.Unlock()
+	signal(b.wake)
+}
+
+// take moves what is to be written to dst, and says whether the writer ends when it is.
+// The ids of answers are free from now on, before the client can see these.
+func (b *outbox) take(dst []outgoing) (list []outgoing, ended bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list, b.queue = b.queue, dst[:0]
+	for i := range list {
+		if list[i].flags&wire.FlagPush != 0 {
+			continue
+		}
+		d, ok := b.open[list[i].id]
+		if !ok {
+			continue
+		}
+		delete(b.open, list[i].id)
+		b.taken -= d.bytes
+		b.total.give(d.held)
+		if !d.refused {
+			b.admitted--
+		}
+	}
+	if b.admitted == 0 && b.quiet != nil {
+		close(b.quiet)
+		b.quiet = nil
+	}
+	if len(list) > 0 {
+		signal(b.room)
+	} else {
+		b.ended = b.ending
+	}
+	return list, b.ended
+}
+
+// settled is closed once no request that was let in waits for its answer.
+func (b *outbox) settled() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.quiet == nil {
+		b.quiet = make(chan struct{})
+	}
+	settled := b.quiet
+	if b.admitted == 0 {
+		close(b.quiet)
+		b.quiet = nil
+	}
+	return settled
+}
+
+// finish has the writer end after what is queued and, if there is one, a last error that
+// belongs to no request.
+func (b *outbox) finish(last *wire.Error) {
+	b.mu.Lock()
+	if last != nil {
+		b.queue = append(b.queue, outgoing{flags: wire.FlagReply | wire.FlagFailed, msg: last})
+	}
+	b.ending = true
+	b.mu.Unlock()
+	signal(b.wake)
+}
+
+// settleDebts gives back what requests hold that will not be answered any more.
+func (b *outbox) settleDebts() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.open {
+		b.total.give(d.held)
+	}
+	clear(b.open)
+}
+
+// signal wakes the one who waits on c, now or at its next look.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

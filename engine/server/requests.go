@@ -1,0 +1,250 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// start begins what a request asks for; the reader goes on meanwhile. A *wire.Error
+// refuses it.
+func (c *conn) start(h wire.Head, m any) error {
+	switch m := m.(type) {
+	case *wire.Ping:
+		c.reply(h, &wire.Done{})
+		return nil
+	case *wire.CloseProducer:
+		p, err := c.handles.producer(m.Producer, true)
+		if err == nil {
+			c.meta.add(func() { c.closeProducer(h, m.Producer, p) })
+		}
+		return err
+	case *wire.Fetch:
+		r, err := c.handles.consumer(m.Consumer, false)
+		if err == nil {
+			err = r.idle()
+		}
+		if err == nil {
+			r.work.add(func() { r.fetch(h, m) })
+		}
+		return err
+	case *wire.Subscribe:
+		r, err := c.handles.consumer(m.Consumer, false)
+		if err == nil {
+			err = r.begin(m)
+		}
+		if err == nil {
+			r.work.add(func() { r.subscribe(h, m) })
+		}
+		return err
+	case *wire.CloseConsumer:
+		r, err := c.handles.consumer(m.Consumer, true)
+		if err == nil {
+			r.stop()
+			r.work.add(func() { r.close(h) })
+		}
+		return err
+	}
+	who := *c.who.Load()
+	c.meta.add(func() {
+		r, err := c.answer(h.Key, who, m)
+		if err != nil {
+			c.fail(h, err)
+			return
+		}
+		// Such an answer may be long. It is written before the next one is made.
+		sent := make(chan struct{}, 1)
+		c.out.put(outgoing{key: h.Key, flags: wire.FlagReply, id: h.ID, msg: r, sent: sent})
+		<-sent
+	})
+	return nil
+}
+
+// answer does what a request about topics asks, or opens a handle.
+func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
+	e, ctx := c.s.engine, c.ctx
+	switch m := m.(type) {
+	case *wire.Hello:
+		return nil, refusal(wire.CodeMalformed, "Hello comes once")
+	case *wire.Authenticate:
+		return c.logIn(ctx, m)
+	case *wire.CreateTopic:
+		if err := c.s.allow(who, OpCreate, m.Topic); err != nil {
+			return nil, err
+		}
+		return &wire.Done{}, e.CreateTopic(ctx, m.Topic, api.TopicOptions{Bits: m.Bits, Policy: m.Policy})
+	case *wire.ListTopics:
+		return c.listTopics(ctx, who, m)
+	case *wire.Topic:
+		return c.topic(ctx, key, who, m.Topic)
+	case *wire.SplitRange:
+		if err := c.s.allow(who, OpAlter, m.Topic); err != nil {
+			return nil, err
+		}
+		left, right, err := e.SplitRange(ctx, m.Topic, m.Range)
+		return &wire.SplitRangeReply{Left: left, Right: right}, err
+	case *wire.MergeRanges:
+		if err := c.s.allow(who, OpAlter, m.Topic); err != nil {
+			return nil, err
+		}
+		merged, err := e.MergeRanges(ctx, m.Topic, m.A, m.B)
+		return &wire.MergeRangesReply{Range: merged}, err
+	case *wire.SetPolicy:
+		if err := c.s.allow(who, OpPolicy, ""); err != nil {
+			return nil, err
+		}
+		return &wire.Done{}, e.SetPolicy(ctx, m.Policy.Name, policyOf(m.Policy))
+	case *wire.DeletePolicy:
+		if err := c.s.allow(who, OpPolicy, ""); err != nil {
+			return nil, err
+		}
+		return &wire.Done{}, e.DeletePolicy(ctx, m.Name)
+	case *wire.ListPolicies:
+		if err := c.s.allow(who, OpPolicies, ""); err != nil {
+			return nil, err
+		}
+		list, err := e.Policies(ctx)
+		return policies(list), err
+	case *wire.BindPolicy:
+		if err := c.s.allow(who, OpAlter, m.Topic); err != nil {
+			return nil, err
+		}
+		return &wire.Done{}, e.BindPolicy(ctx, m.Topic, m.Policy)
+	case *wire.OpenProducer:
+		return c.openProducer(who, m)
+	case *wire.OpenConsumer:
+		return c.openConsumer(who, m)
+	case *wire.Lag:
+		return c.lag(m)
+	case *wire.Commit:
+		return c.commit(ctx, who, m)
+	}
+	return nil, refusal(wire.CodeUnsupported, "%s: this server does not do that", key)
+}
+
+// allow asks the hook.
+func (s *Server) allow(who Identity, op Op, topic string) error {
+	if s.opts.Allow == nil {
+		return nil
+	}
+	err := s.opts.Allow(who, op, topic)
+	if err == nil {
+		return nil
+	}
+	about := fmt.Sprintf("topic %q", topic)
+	if topic == "" {
+		about = "policies"
+	}
+	return refusal(wire.CodePermissionDenied, "%s: %q may not %s: %s", about, who.User, op, err)
+}
+
+// topic does what asks for nothing but a topic.
+func (c *conn) topic(ctx context.Context, key wire.Key, who Identity, name string) (wire.Message, error) {
+	e := c.s.engine
+	op, ok := map[wire.Key]Op{wire.KeyDeleteTopic: OpDelete, wire.KeyDescribeTopic: OpDescribe, wire.KeyRollTopic: OpAlter}[key]
+	if !ok {
+		return nil, refusal(wire.CodeUnsupported, "%s: this server does not do that", key)
+	}
+	if err := c.s.allow(who, op, name); err != nil {
+		return nil, err
+	}
+	switch op {
+	case OpDelete:
+		return &wire.Done{}, e.DeleteTopic(ctx, name)
+	case OpDescribe:
+		d, err := e.Describe(ctx, name)
+		return detailOf(d), err
+	}
+	n, err := e.Roll(ctx, name)
+	return &wire.RollTopicReply{Segments: uint32(n)}, err
+}
+
+// listTopics answers a page of the topics that somebody may know of.
+func (c *conn) listTopics(ctx context.Context, who Identity, m *wire.ListTopics) (wire.Message, error) {
+	const most = 1000
+	limit := int(m.Limit)
+	if limit == 0 || limit > most {
+		limit = most
+	}
+	list, err := c.s.engine.Topics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &wire.ListTopicsReply{}
+	for i := range list {
+		t := &list[i]
+		if t.Name <= m.After || !strings.HasPrefix(t.Name, m.Prefix) || c.s.allow(who, OpDescribe, t.Name) != nil {
+			continue
+		}
+		if len(r.Topics) == limit {
+			r.More = true
+			break
+		}
+		r.Topics = append(r.Topics, infoOf(t))
+	}
+	return r, nil
+}
+
+func (c *conn) openProducer(who Identity, m *wire.OpenProducer) (wire.Message, error) {
+	if err := c.s.allow(who, OpProduce, m.Topic); err != nil {
+		return nil, err
+	}
+	if err := c.handles.reserve(); err != nil {
+		return nil, err
+	}
+	to, err := c.s.engine.OpenProducer(m.Topic, m.Id, m.Unnumbered)
+	if err != nil {
+		c.handles.release()
+		return nil, err
+	}
+	handle := c.handles.addProducer(&producer{topic: m.Topic, to: to, numbers: !m.Unnumbered})
+	return &wire.OpenProducerReply{Producer: handle, Id: to.ID(), MaxFrame: uint32(to.MaxFrame())}, nil
+}
+
+func (c *conn) openConsumer(who Identity, m *wire.OpenConsumer) (wire.Message, error) {
+	if err := c.s.allow(who, OpConsume, m.Topic); err != nil {
+		return nil, err
+	}
+	from := api.From{Kind: api.FromKind(m.From), Cursor: m.Cursor, Time: time.UnixMilli(m.TimeMs)}
+	if from.Kind > api.AtTime {
+		return nil, refusal(wire.CodeInvalidArgument, "topic %q: a consumer cannot start at a place of kind %d", m.Topic, m.From)
+	}
+	if err := c.handles.reserve(); err != nil {
+		return nil, err
+	}
+	in, err := c.s.engine.OpenConsumer(m.Topic, m.Group, from)
+	if err != nil {
+		c.handles.release()
+		return nil, err
+	}
+	r := c.newConsumer(m.Topic, in)
+	cursor := r.cursor
+	return &wire.OpenConsumerReply{Consumer: c.handles.addConsumer(r), Cursor: cursor}, nil
+}
+
+func (c *conn) lag(m *wire.Lag) (wire.Message, error) {
+	r, err := c.handles.consumer(m.Consumer, false)
+	if err != nil {
+		return nil, err
+	}
+	cursor := m.Cursor
+	if cursor == "" {
+		cursor = r.place()
+	}
+	n, err := c.s.engine.CursorLag(r.topic, cursor)
+	return &wire.LagReply{Records: n}, err
+}
+
+func (c *conn) commit(ctx context.Context, who Identity, m *wire.Commit) (wire.Message, error) {
+	if err := c.s.allow(who, OpCommit, m.Topic); err != nil {
+		return nil, err
+	}
+	if m.Member != "" || m.Generation != 0 {
+		return nil, refusal(wire.CodeUnsupported, "topic %q, group %q: this server has no groups with members", m.Topic, m.Group)
+	}
+	return &wire.Done{}, c.s.engine.CommitCursor(ctx, m.Topic, m.Group, m.Cursor, m.Reset)
+}

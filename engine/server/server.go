@@ -1,0 +1,241 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// Server serves one engine on any number of listeners. Its methods may be called by any
+// goroutine.
+type Server struct {
+	engine Engine
+	opts   Options
+	log    *slog.Logger
+
+	heap      budget // what requests take until they are answered, but for engine memory
+	pages     budget // what pages take until they are sent
+	receiving budget // engine memory that waits for frames on their way
+
+	closing atomic.Bool
+	quit    chan struct{} // closed with it
+	count   counters
+	all     sync.WaitGroup // connections
+
+	mu        sync.Mutex // guards the rest; innermost
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	perIP     map[netip.Addr]int
+	lastID    uint64 // of a connection; never used again
+}
+
+// counters are what happened since the server was made.
+type counters struct {
+	accepted, refused, cutOff, requests, failed, received, sent atomic.Int64
+}
+
+// Stats says what a server does and did.
+type Stats struct {
+	Connections int   // now
+	Accepted    int64 // connections since the start
+	Refused     int64 // connections that were one too many
+	CutOff      int64 // connections that ended for what the client did or left undone
+	Requests    int64
+	Failed      int64 // requests that were answered with an error
+	Received    int64 // bytes of requests
+	Sent        int64 // bytes of answers and pages
+	HeapBytes   int64 // taken by requests now, but for memory of the engine
+	PageBytes   int64 // taken by pages now
+}
+
+// New returns a server of an engine, which must stay open until Shutdown has returned.
+func New(e Engine, o Options) (*Server, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		engine: e, opts: o, log: o.Logger,
+		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
+		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
+	}, nil
+}
+
+// ErrShutdown is answered by Serve after Shutdown.
+var ErrShutdown = errors.New("server: shut down")
+
+// acceptPause is how long a listener rests after an error: what it lacks, descriptors
+// most likely, comes back when connections end.
+const acceptPause = 100 * time.Millisecond
+
+// Serve accepts connections until Shutdown, and then answers nil, or until somebody
+// closes l. It closes l.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close()
+	s.mu.Lock()
+	if s.closing.Load() {
+		s.mu.Unlock()
+		return ErrShutdown
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+	}()
+	for {
+		nc, err := l.Accept()
+		if err == nil {
+			s.admit(nc)
+			continue
+		}
+		if s.closing.Load() {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("server: listener %s: %w", l.Addr(), err)
+		}
+		s.log.Warn("cannot accept connections; trying again", "listener", l.Addr().String(), "error", err)
+		select {
+		case <-time.After(acceptPause):
+		case <-s.quit:
+		}
+	}
+}
+
+// admit starts a connection, or turns it away where there are too many.
+func (s *Server) admit(nc net.Conn) {
+	ip := addressOf(nc)
+	s.mu.Lock()
+	reason := ""
+	switch {
+	case s.closing.Load():
+		reason = "the server is shutting down"
+	case len(s.conns) >= s.opts.MaxConns:
+		reason = fmt.Sprintf("there are %d connections, which is the most: raise MaxConns or close some", len(s.conns))
+	case ip.IsValid() && s.perIP[ip] >= s.opts.MaxConnsPerIP:
+		reason = fmt.Sprintf("there are %d connections from %s, which is the most: raise MaxConnsPerIP or close some", s.perIP[ip], ip)
+	}
+	if reason != "" {
+		s.mu.Unlock()
+		s.turnAway(nc, reason)
+		return
+	}
+	s.lastID++
+	c := newConn(s, nc, s.lastID)
+	s.conns[c] = struct{}{}
+	if ip.IsValid() {
+		s.perIP[ip]++
+	}
+	s.all.Go(func() {
+		defer s.forget(c, ip)
+		c.serve()
+	})
+	s.mu.Unlock()
+	s.count.accepted.Add(1)
+}
+
+func (s *Server) forget(c *conn, ip netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if !ip.IsValid() {
+		return
+	}
+	if s.perIP[ip]--; s.perIP[ip] == 0 {
+		delete(s.perIP, ip)
+	}
+}
+
+// addressOf is who is on the other side, and not valid where that is no IP address.
+func addressOf(nc net.Conn) netip.Addr {
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// turnAway closes a connection, and says why where that needs no handshake. The buffer
+// of a new socket has room for it: this does not wait.
+func (s *Server) turnAway(nc net.Conn, reason string) {
+	defer nc.Close()
+	s.count.refused.Add(1)
+	s.log.Debug("connection refused", "remote", nc.RemoteAddr().String(), "reason", reason)
+	if s.opts.TLS != nil || nc.SetWriteDeadline(time.Now().Add(acceptPause)) != nil {
+		return
+	}
+	code := wire.CodeTooManyConnections
+	if s.closing.Load() {
+		code = wire.CodeShuttingDown
+	}
+	var enc wire.Encoder
+	nc.Write(enc.Fail(0, 0, refusal(code, "%s", reason))) // whoever is gone needs no reason
+}
+
+// Shutdown ends the server in good order. It takes no new connections, answers new
+// requests with wire.CodeShuttingDown, ends what waits for records, and closes each
+// connection when all its other requests are answered. When ctx ends first, the rest is
+// cut off: their clients do not know what became of their requests.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.closing.Swap(true) {
+		close(s.quit)
+	}
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.conns {
+		s.all.Go(c.drain)
+	}
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	n := len(s.conns)
+	for c := range s.conns {
+		c.abort(ErrShutdown)
+	}
+	s.mu.Unlock()
+	return fmt.Errorf("server: cut off %d connections with requests that were not answered in time: %w", n, ctx.Err())
+}
+
+// Stats are what the server does and did.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	n := len(s.conns)
+	s.mu.Unlock()
+	return Stats{
+		Connections: n, Accepted: s.count.accepted.Load(), Refused: s.count.refused.Load(), CutOff: s.count.cutOff.Load(),
+		Requests: s.count.requests.Load(), Failed: s.count.failed.Load(),
+		Received: s.count.received.Load(), Sent: s.count.sent.Load(),
+		HeapBytes: s.opts.TotalBytes - s.heap.left(), PageBytes: s.opts.TotalBytes - s.pages.left(),
+	}
+}
+
+// secured is the connection to speak on: nc itself, or TLS over it once both sides have
+// shaken hands.
+func (s *Server) secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
+	if s.opts.TLS == nil {
+		return nc, nil
+	}
+	t := tls.Server(nc, s.opts.TLS)
+	return t, t.HandshakeContext(ctx)
+}
