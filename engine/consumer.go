@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -393,38 +391,6 @@ func (c *Consumer) positionIn(s *cp.State, r *cp.Range) cp.Position {
 		}
 	}
 	return p
-}
-
-// Lag is how many records are stored behind the consumer's place.
-func (c *Consumer) Lag() (uint64, error) {
-	if err := c.e.begin(); err != nil {
-		return 0, err
-	}
-	defer c.e.end()
-	var n uint64
-	err := c.look(func(s *cp.State) error {
-		behind := maps.Clone(c.pos)
-		for r := range s.Ranges(c.opts.Topic) {
-			offset, ok := behind[r.ID]
-			if !ok {
-				if !slices.ContainsFunc(r.Parents, func(a fence.RangeID) bool { _, ok := behind[a]; return ok }) {
-					continue
-				}
-				offset = 0
-			}
-			for seg := range s.Segments(r.ID) {
-				end := seg.Start + seg.Length
-				if seg.Phase == cp.Active {
-					end = c.e.endOf(s, r)
-				}
-				if from := max(offset, seg.Start); from < end {
-					n += min(end-from, math.MaxUint64-n)
-				}
-			}
-		}
-		return nil
-	})
-	return n, about(c.opts.Topic, -1, err)
 }
 
 // Close gives the consumer up. It commits nothing.

@@ -24,6 +24,8 @@ type (
 	TopicDetail  = api.TopicDetail
 	RangeInfo    = api.RangeInfo
 	SegmentInfo  = api.SegmentInfo
+	GroupInfo    = api.GroupInfo
+	GroupRange   = api.GroupRange
 
 	TopicError = api.TopicError
 )
@@ -83,6 +85,7 @@ var (
 	ErrNoSuchTopic      = api.ErrNoSuchTopic      // create it first
 	ErrTopicExists      = api.ErrTopicExists      // use it, or delete it first
 	ErrInvalidTopicName = api.ErrInvalidTopicName // letters, digits, '.', '_' and '-', at most 255 bytes
+	ErrNoSuchGroup      = api.ErrNoSuchGroup      // a group is there once it has committed
 	ErrNoSuchPolicy     = api.ErrNoSuchPolicy     // define it first
 	ErrPolicyInUse      = api.ErrPolicyInUse      // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = api.ErrRecordTooLarge   // raise BatchBytes, or split the record

@@ -73,7 +73,7 @@ type consumeReport struct {
 }
 
 func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
-	from, err := parseFrom(f.from, f.group, time.Now())
+	from, err := parseFrom("--from", f.from, f.group, time.Now())
 	if err != nil {
 		return err
 	}
@@ -213,9 +213,9 @@ func (p *printer) commit(ctx context.Context) error {
 	return nil
 }
 
-// parseFrom reads --from. A number is a time in milliseconds; cursors are never
+// parseFrom reads --from, or the flag of that kind that is named. A number is a time in milliseconds; cursors are never
 // numbers, they are far longer.
-func parseFrom(text, group string, now time.Time) (engine.From, error) {
+func parseFrom(flag, text, group string, now time.Time) (engine.From, error) {
 	switch {
 	case text == "" && group != "":
 		return engine.FromGroup(), nil
@@ -234,7 +234,7 @@ func parseFrom(text, group string, now time.Time) (engine.From, error) {
 		return engine.FromTime(now.Add(-d)), nil
 	}
 	if len(text) < 16 || strings.ContainsAny(text, " :") {
-		return engine.From{}, usageError{fmt.Errorf("--from is %q: want start, end, a cursor, a time like 2024-05-01T12:00:00Z, or how long ago, like 15m", text)}
+		return engine.From{}, usageError{fmt.Errorf("%s is %q: want start, end, a cursor, a time like 2024-05-01T12:00:00Z, or how long ago, like 15m", flag, text)}
 	}
 	return engine.FromCursor(text), nil
 }

@@ -37,7 +37,7 @@ var exitCodes = []struct {
 	{exitOK, "done"},
 	{exitFailed, "failed for a reason that has no code of its own; the message says which"},
 	{exitUsage, "the command line is wrong, a name is not allowed, or a cursor is not usable"},
-	{exitNotFound, "the topic, range, policy, file or data directory does not exist"},
+	{exitNotFound, "the topic, range, group, policy, file or data directory does not exist"},
 	{exitConflict, "it exists already, or its state does not allow this"},
 	{exitLocked, "another process has the data directory open"},
 	{exitSpace, "the disk is full: appends are refused until there is space again"},
@@ -133,7 +133,7 @@ func exitCode(err error) int {
 		return exitForeign
 	case is(engine.ErrDamaged, segfile.ErrDamaged):
 		return exitDamaged
-	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchPolicy, cp.ErrNoSuchRange):
+	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, cp.ErrNoSuchRange):
 		return exitNotFound
 	case is(engine.ErrTopicExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed):
 		return exitConflict

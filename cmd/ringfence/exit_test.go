@@ -25,7 +25,7 @@ func TestExitCodes(t *testing.T) {
 		{errors.New("anything"), 1},
 		{usageError{errors.New("x")}, 2},
 		{engine.ErrInvalidTopicName, 2}, {engine.ErrInvalidCursor, 2}, {engine.ErrForeignCursor, 2}, {cp.ErrInvalidPolicy, 2},
-		{engine.ErrNoSuchTopic, 3}, {engine.ErrNoSuchPolicy, 3}, {cp.ErrNoSuchRange, 3}, {notFound{errors.New("x")}, 3},
+		{engine.ErrNoSuchTopic, 3}, {engine.ErrNoSuchPolicy, 3}, {engine.ErrNoSuchGroup, 3}, {cp.ErrNoSuchRange, 3}, {notFound{errors.New("x")}, 3},
 		{engine.ErrTopicExists, 4}, {engine.ErrPolicyInUse, 4}, {cp.ErrNotBuddies, 4}, {cp.ErrRangeSealed, 4},
 		{engine.ErrLocked, 5}, {disk.ErrLocked, 5},
 		{engine.ErrOutOfSpace, 6},
@@ -92,7 +92,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"demo"}, {"topic"}, {"topic", "create"}, {"topic", "ls"}, {"topic", "describe"}, {"topic", "split"}, {"topic", "merge"}, {"topic", "delete"},
 		{"topic", "policy"}, {"topic", "policy", "set"}, {"topic", "policy", "ls"}, {"topic", "policy", "delete"}, {"topic", "policy", "bind"},
-		{"produce"}, {"consume"}, {"segment"}, {"segment", "inspect"}, {"segment", "verify"}, {"segment", "dump"}, {"segment", "accept-loss"},
+		{"produce"}, {"consume"}, {"group"}, {"group", "list"}, {"group", "describe"}, {"group", "reset"}, {"group", "delete"}, {"segment"}, {"segment", "inspect"}, {"segment", "verify"}, {"segment", "dump"}, {"segment", "accept-loss"},
 		{"doctor"}, {"version"}, {"bench"}, {"bench", "append"},
 	} {
 		out := ok(t, "", append(args, "--help")...)

@@ -14,6 +14,7 @@ var (
 	ErrNoSuchTopic      = cp.ErrNoSuchTopic                                   // create it first
 	ErrTopicExists      = cp.ErrTopicExists                                   // use it, or delete it first
 	ErrInvalidTopicName = cp.ErrInvalidName                                   // letters, digits, '.', '_' and '-', at most 255 bytes
+	ErrNoSuchGroup      = cp.ErrNoSuchGroup                                   // a group is there once it has committed
 	ErrNoSuchPolicy     = errors.New("no such policy")                        // define it first
 	ErrPolicyInUse      = errors.New("policy in use")                         // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = errors.New("record too large")                      // raise BatchBytes, or split the record

@@ -58,6 +58,25 @@ type SegmentInfo struct {
 	Missing  bool   // the metadata knows it and the disk does not
 }
 
+// GroupInfo is a group of a topic's consumers.
+type GroupInfo struct {
+	Name   string
+	Ranges []GroupRange // that it has not finished, parents first
+	Lag    uint64       // of all of them
+	Cursor string       // where it is, for a consumer that is to start there
+}
+
+// GroupRange is where a consumer or a group is in one range.
+type GroupRange struct {
+	Range  uint32
+	Offset uint64 // the next one it reads
+	End    uint64 // behind the last record
+	Lag    uint64 // records that are stored from Offset on
+	// Behind is the age of the oldest of those: how long it has waited to be read. 0
+	// when there is none, and -1 when it cannot be read.
+	Behind time.Duration
+}
+
 // Policy is a set of retention and roll rules, kept under a name that topics are
 // bound to. Its fields:
 //

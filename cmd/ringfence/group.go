@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) groupCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "group",
+		Short: "List, describe, move and delete the positions of consumer groups",
+		Long: `List, describe, move and delete the positions of consumer groups. A group is there
+once 'ringfence consume --group', or a program, has committed its position in a topic.`,
+	}
+	cmd.AddCommand(a.groupListCommand(), a.groupDescribeCommand(), a.groupResetCommand(), a.groupDeleteCommand())
+	return cmd
+}
+
+func (a *app) groupListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list [TOPIC]",
+		Short: "List the groups of a topic, or of all topics",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				topics := args
+				if len(args) == 0 {
+					list, err := e.Topics(ctx)
+					if err != nil {
+						return err
+					}
+					for _, t := range list {
+						topics = append(topics, t.Name)
+					}
+				}
+				list := []groupReport{}
+				for _, topic := range topics {
+					names, err := e.Groups(ctx, topic)
+					if err != nil {
+						return err
+					}
+					for _, name := range names {
+						g, err := e.DescribeGroup(ctx, topic, name)
+						if err != nil {
+							return err
+						}
+						list = append(list, groupJSON(topic, g))
+					}
+				}
+				return a.report(list, func() { a.printGroups(list) })
+			})
+		},
+	}
+}
+
+func (a *app) groupDescribeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe TOPIC GROUP",
+		Short: "Show where a group is and how far it is behind",
+		Long: `Show, for each range that a group has not finished, the next offset it reads, where
+the range ends, how many records lie between, and how long the oldest of those has
+waited. Records that retention removed do not count.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				info, err := e.DescribeGroup(ctx, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				g := groupJSON(args[0], info)
+				return a.report(g, func() { a.printGroup(g) })
+			})
+		},
+	}
+}
+
+func (a *app) groupDeleteCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "delete TOPIC GROUP",
+		Short: "Forget a group's position; a group of that name begins at the start",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+				info, err := e.DescribeGroup(ctx, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				if err := a.confirmGroup(yes, info.Name, fmt.Sprintf("Forget where group %s of topic %s is", info.Name, args[0])); err != nil {
+					return err
+				}
+				if err := e.DeleteGroup(ctx, args[0], info.Name); err != nil {
+					return err
+				}
+				return a.report(groupJSON(args[0], info), func() {
+					a.printf("deleted group %s of topic %s; it was at cursor %s\n", info.Name, args[0], info.Cursor)
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// confirmGroup asks for a group's name before something is done to it.
+func (a *app) confirmGroup(yes bool, name, what string) error {
+	if yes || a.confirm(what+"? Type the group's name: ", name) {
+		return nil
+	}
+	return usageError{fmt.Errorf("nothing was changed; type the group's name, or give --yes")}
+}
+
+// groupReport is a group with --json.
+type groupReport struct {
+	Group  string             `json:"group"`
+	Topic  string             `json:"topic"`
+	Lag    uint64             `json:"lag"`       // records
+	Behind *int64             `json:"behind_ms"` // age of the oldest unread record; null: it cannot be read
+	Cursor string             `json:"cursor"`
+	Ranges []groupRangeReport `json:"ranges"`
+}
+
+type groupRangeReport struct {
+	Range  uint32 `json:"range"`
+	Offset uint64 `json:"offset"` // the next one the group reads
+	End    uint64 `json:"end"`
+	Lag    uint64 `json:"lag"`
+	Behind *int64 `json:"behind_ms"`
+}
+
+func groupJSON(topic string, g engine.GroupInfo) groupReport {
+	r := groupReport{Group: g.Name, Topic: topic, Lag: g.Lag, Cursor: g.Cursor, Ranges: groupRanges(g.Ranges)}
+	r.Behind = new(int64)
+	for _, p := range r.Ranges {
+		switch {
+		case p.Behind == nil:
+			r.Behind = nil
+			return r
+		case *p.Behind > *r.Behind:
+			r.Behind = p.Behind
+		}
+	}
+	return r
+}
+
+func groupRanges(list []engine.GroupRange) []groupRangeReport {
+	out := make([]groupRangeReport, 0, len(list))
+	for _, p := range list {
+		r := groupRangeReport{Range: p.Range, Offset: p.Offset, End: p.End, Lag: p.Lag}
+		if ms := p.Behind.Milliseconds(); p.Behind >= 0 {
+			r.Behind = &ms
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (a *app) printGroups(list []groupReport) {
+	if len(list) == 0 {
+		a.printf("no groups; 'ringfence consume TOPIC --group NAME' makes one\n")
+		return
+	}
+	rows := [][]string{{"TOPIC", "GROUP", "LAG", "BEHIND"}}
+	for _, g := range list {
+		rows = append(rows, []string{g.Topic, g.Group, countText(g.Lag), behindText(g.Lag, g.Behind)})
+	}
+	a.table(rows...)
+}
+
+func (a *app) printGroup(g groupReport) {
+	a.printf("group %s of topic %s: lag %s, behind %s\n", g.Group, g.Topic, plural(g.Lag, "record"), behindText(g.Lag, g.Behind))
+	a.printf("cursor %s\n\n", g.Cursor)
+	rows := [][]string{{"RANGE", "UNREAD [FIRST,NEXT)", "LAG", "BEHIND"}}
+	for _, r := range g.Ranges {
+		rows = append(rows, []string{fmt.Sprint(r.Range), offsetsText(r.Offset, r.End), countText(r.Lag), behindText(r.Lag, r.Behind)})
+	}
+	a.table(rows...)
+}
+
+// behindText is how long the oldest unread record has waited.
+func behindText(lag uint64, ms *int64) string {
+	switch {
+	case lag == 0:
+		return "-"
+	case ms == nil:
+		return "unknown"
+	}
+	return timeText(time.Duration(*ms) * time.Millisecond)
+}

@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/fence"
+)
+
+// Groups lists the groups of a topic by name: those that have committed something.
+func (e *Engine) Groups(ctx context.Context, topic string) (names []string, err error) {
+	err = e.aboutGroups(ctx, topic, func() error {
+		return e.lookAt(topic, func(s *cp.State, _ *cp.Topic) { names = slices.Collect(s.Groups(topic)) })
+	})
+	return names, err
+}
+
+// DescribeGroup tells where a group is and how far it is behind. ErrNoSuchGroup if it
+// has never committed anything.
+func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g GroupInfo, err error) {
+	g.Name = group
+	err = e.aboutGroups(ctx, topic, func() error {
+		if err := e.groupExists(topic, group); err != nil {
+			return err
+		}
+		c, err := e.NewConsumer(ConsumerOptions{Topic: topic, Group: group})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		g.Cursor = c.Cursor()
+		g.Ranges, err = c.Ranges()
+		for _, r := range g.Ranges {
+			g.Lag += min(r.Lag, math.MaxUint64-g.Lag)
+		}
+		return err
+	})
+	return g, err
+}
+
+// DeleteGroup forgets a group's position; records are not touched. A consumer of the
+// group that commits after it makes it anew. [Consumer.Reset] moves a group.
+func (e *Engine) DeleteGroup(ctx context.Context, topic, group string) error {
+	return e.aboutGroups(ctx, topic, func() error {
+		if err := e.groupExists(topic, group); err != nil {
+			return err
+		}
+		return e.command(topic, cp.DeleteGroup{Group: group, Topic: topic}).Err
+	})
+}
+
+// aboutGroups does something about a topic's groups.
+func (e *Engine) aboutGroups(ctx context.Context, topic string, do func() error) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.end()
+	return about(topic, -1, do())
+}
+
+func (e *Engine) groupExists(topic, group string) error {
+	found := false
+	err := e.lookAt(topic, func(s *cp.State, _ *cp.Topic) { _, found = s.Generation(group, topic) })
+	if err == nil && !found {
+		err = fmt.Errorf("group %q: %w", abridged(group), ErrNoSuchGroup)
+	}
+	return err
+}
+
+// Lag is how many records are stored behind the consumer's place.
+func (c *Consumer) Lag() (n uint64, err error) {
+	list, err := c.unread()
+	for _, u := range list {
+		n += min(u.Lag, math.MaxUint64-n)
+	}
+	return n, err
+}
+
+// Ranges tells where the consumer is in each range that it has not finished, ranges
+// before those that took over their keys.
+func (c *Consumer) Ranges() ([]GroupRange, error) {
+	if err := c.e.begin(); err != nil {
+		return nil, err
+	}
+	defer c.e.end()
+	list, err := c.unread()
+	var ranges []GroupRange
+	for _, u := range list {
+		if u.Lag > 0 {
+			u.Behind = -1
+			if at, ok := c.e.timeAt(u.segment, u.first); ok {
+				u.Behind = max(c.e.opts.now().Sub(at), 0)
+			}
+		}
+		ranges = append(ranges, u.GroupRange)
+	}
+	return ranges, err
+}
+
+// unread is a range that is not finished, and the first record of it that is stored
+// and was not read, if there is one.
+type unread struct {
+	GroupRange
+	segment fence.SegmentID
+	first   uint64
+}
+
+// unread lists the ranges that are not finished.
+func (c *Consumer) unread() (list []unread, err error) {
+	if err := c.e.begin(); err != nil {
+		return nil, err
+	}
+	defer c.e.end()
+	err = c.look(func(s *cp.State) error {
+		for r := range s.Ranges(c.opts.Topic) {
+			offset, ok := c.pos[r.ID]
+			if !ok && !slices.ContainsFunc(r.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok }) {
+				continue // finished, or another reader's
+			}
+			u := unread{GroupRange: GroupRange{Range: r.ID.Seq, Offset: offset, End: c.e.endOf(s, r)}}
+			for seg := range s.Segments(r.ID) {
+				end := seg.Start + seg.Length
+				if seg.Phase == cp.Active {
+					end = u.End
+				}
+				from := max(offset, seg.Start)
+				if from >= end {
+					continue
+				}
+				if u.Lag == 0 {
+					u.segment, u.first = seg.ID, from
+				}
+				u.Lag += min(end-from, math.MaxUint64-u.Lag)
+			}
+			list = append(list, u)
+		}
+		return nil
+	})
+	return list, about(c.opts.Topic, -1, err)
+}
+
+// timeAt is the time of a record, false where it cannot be read.
+func (e *Engine) timeAt(id fence.SegmentID, offset uint64) (time.Time, bool) {
+	seg, err := e.store.Segment(id)
+	if err != nil || e.lost[id] != nil {
+		return time.Time{}, false
+	}
+	scan, err := seg.Scan(offset)
+	if err != nil {
+		return time.Time{}, false
+	}
+	defer scan.Close()
+	b, err := scan.Next()
+	if err != nil {
+		return time.Time{}, false
+	}
+	i := int(max(offset, b.Head.Base) - b.Head.Base) // or the first behind a loss
+	return time.UnixMilli(b.Timestamp(i)), true
+}
