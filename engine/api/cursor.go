@@ -62,27 +62,45 @@ func EncodeCursor(topic fence.TopicID, pos cp.Position, m Marks) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// DecodeCursor reads any text; what it accepts EncodeCursor writes again.
-func DecodeCursor(topic fence.TopicID, text string) (cp.Position, Marks, error) {
+// openCursor decodes any text as far as its checksum.
+func openCursor(text string) ([]byte, error) {
 	if len(text) > maxCursorText {
-		return nil, nil, fmt.Errorf("%w: %d characters, at most %d", ErrInvalidCursor, len(text), maxCursorText)
+		return nil, fmt.Errorf("%w: %d characters, at most %d", ErrInvalidCursor, len(text), maxCursorText)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err == nil && strings.ContainsAny(text, "\r\n") {
 		err = errors.New("it has line breaks") // which the decoder ignores
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrInvalidCursor, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalidCursor, err)
 	}
 	if len(b) < cursorFixed+4 {
-		return nil, nil, fmt.Errorf("%w: it is too short", ErrInvalidCursor)
+		return nil, fmt.Errorf("%w: it is too short", ErrInvalidCursor)
 	}
 	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
 	if crc32.Checksum(body, castagnoli) != sum {
-		return nil, nil, fmt.Errorf("%w: its checksum does not match", ErrInvalidCursor)
+		return nil, fmt.Errorf("%w: its checksum does not match", ErrInvalidCursor)
 	}
 	if body[0] != cursorVersion {
-		return nil, nil, fmt.Errorf("%w: version %d, this program writes %d", ErrInvalidCursor, body[0], cursorVersion)
+		return nil, fmt.Errorf("%w: version %d, this program writes %d", ErrInvalidCursor, body[0], cursorVersion)
+	}
+	return body, nil
+}
+
+// TopicOfCursor is the topic that a cursor belongs to.
+func TopicOfCursor(text string) (fence.TopicID, error) {
+	body, err := openCursor(text)
+	if err != nil {
+		return fence.TopicID{}, err
+	}
+	return fence.TopicID(body[1:17]), nil
+}
+
+// DecodeCursor reads any text; what it accepts EncodeCursor writes again.
+func DecodeCursor(topic fence.TopicID, text string) (cp.Position, Marks, error) {
+	body, err := openCursor(text)
+	if err != nil {
+		return nil, nil, err
 	}
 	n := int(binary.LittleEndian.Uint32(body[17:]))
 	if n == 0 || n > maxCursorSources || len(body) != cursorFixed+cursorSource*n {

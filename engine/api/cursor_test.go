@@ -63,3 +63,13 @@ func TestCursorGolden(t *testing.T) {
 		t.Errorf("read %v %v %v", got, m, err)
 	}
 }
+
+func TestTopicOfCursor(t *testing.T) {
+	text := EncodeCursor(cursorTopic, cp.Position{cursorRange(1): 2}, nil)
+	if got, err := TopicOfCursor(text); err != nil || got != cursorTopic {
+		t.Errorf("topic %s, %v", got, err)
+	}
+	if _, err := TopicOfCursor(text[1:]); !errors.Is(err, ErrInvalidCursor) {
+		t.Errorf("a damaged cursor: %v", err)
+	}
+}

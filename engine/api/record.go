@@ -39,6 +39,9 @@ type Placement struct {
 	// Duplicate: the producer sent the records before and they were stored then;
 	// First and Last are not known.
 	Duplicate bool
+	// Unplaced, of a network client alone: the record is stored, and the server did not
+	// say where, for its batch was spread over ranges or stored in part before.
+	Unplaced bool
 }
 
 // ConsumedRecord is a record with its place. Its bytes are valid until the next

@@ -1,0 +1,240 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// checkTopic refuses what cannot be a topic's name, before anything is sent.
+func checkTopic(name string) error {
+	if cp.ValidTopicName(name) {
+		return nil
+	}
+	return &api.TopicError{Topic: abridged(name), Range: -1, Err: fmt.Errorf(
+		"%w: it has 1 to %d letters, digits, '.', '_' and '-', and is neither '.' nor '..'", ErrInvalidTopicName, cp.MaxName)}
+}
+
+func checkGroup(name string) error {
+	if name == "" || cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("group %q: %w: it has 1 to %d bytes", abridged(name), cp.ErrInvalidGroup, cp.MaxName)
+}
+
+func checkPolicy(name string) error {
+	if cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("policy %q: %w: its name has 1 to %d bytes", abridged(name), cp.ErrInvalidPolicy, cp.MaxName)
+}
+
+// abridged is a name that is short enough for an error.
+func abridged(name string) string {
+	const most = 64
+	if len(name) <= most {
+		return name
+	}
+	return fmt.Sprintf("%s... (%d bytes)", name[:most], len(name))
+}
+
+// askTopic asks about one topic.
+func (c *Client) askTopic(ctx context.Context, topic string, key wire.Key, msg wire.Message) (any, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	reply, err := c.ask(ctx, key, msg)
+	return reply, about(topic, err)
+}
+
+// CreateTopic makes a topic.
+func (c *Client) CreateTopic(ctx context.Context, name string, o api.TopicOptions) error {
+	if o.Policy != "" {
+		if err := checkPolicy(o.Policy); err != nil {
+			return err
+		}
+	}
+	_, err := c.askTopic(ctx, name, wire.KeyCreateTopic, &wire.CreateTopic{Topic: name, Bits: o.Bits, Policy: o.Policy})
+	return err
+}
+
+// DeleteTopic removes a topic with all of its records.
+func (c *Client) DeleteTopic(ctx context.Context, name string) error {
+	_, err := c.askTopic(ctx, name, wire.KeyDeleteTopic, &wire.Topic{Topic: name})
+	return err
+}
+
+// Topics lists all topics by name.
+func (c *Client) Topics(ctx context.Context) ([]api.TopicInfo, error) {
+	var list []api.TopicInfo
+	for after := ""; ; {
+		msg, err := c.ask(ctx, wire.KeyListTopics, &wire.ListTopics{After: after})
+		if err != nil {
+			return nil, err
+		}
+		reply := msg.(*wire.ListTopicsReply)
+		for _, t := range reply.Topics {
+			if t.Name <= after {
+				return nil, fmt.Errorf("%w: it lists topic %q behind %q", ErrProtocol, abridged(t.Name), abridged(after))
+			}
+			after = t.Name
+			list = append(list, topicInfo(t))
+		}
+		if !reply.More || len(reply.Topics) == 0 {
+			return list, nil
+		}
+	}
+}
+
+func topicInfo(t *wire.TopicInfo) api.TopicInfo {
+	return api.TopicInfo{
+		Name: t.Name, ID: t.Id, Bits: t.Bits, Policy: t.Policy, Created: timeOf(t.CreatedMs),
+		Ranges: int(t.Ranges), Segments: int(t.Segments), Records: t.Records, Bytes: t.Bytes,
+	}
+}
+
+// timeOf is a time on the wire, where 0 is none.
+func timeOf(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// Describe tells everything of a topic.
+func (c *Client) Describe(ctx context.Context, name string) (api.TopicDetail, error) {
+	msg, err := c.askTopic(ctx, name, wire.KeyDescribeTopic, &wire.Topic{Topic: name})
+	if err != nil {
+		return api.TopicDetail{}, err
+	}
+	reply := msg.(*wire.DescribeTopicReply)
+	d := api.TopicDetail{TopicInfo: topicInfo(reply.Topic), Groups: reply.Groups}
+	for _, r := range reply.Ranges {
+		info := api.RangeInfo{Seq: r.Seq, Start: r.Start, End: r.End, Active: r.Active, Parents: r.Parents, NextOffset: r.NextOffset}
+		for _, s := range r.Segments {
+			info.Segments = append(info.Segments, api.SegmentInfo{
+				Seq: s.Seq, Active: s.Active, Start: s.Start, Records: s.Records, Bytes: s.Bytes,
+				OpenedAt: timeOf(s.OpenedMs), SealedAt: timeOf(s.SealedMs), File: s.File, Missing: s.Missing,
+			})
+		}
+		d.AllRanges = append(d.AllRanges, info)
+	}
+	return d, nil
+}
+
+// SplitRange splits an active range into two.
+func (c *Client) SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error) {
+	msg, err := c.askTopic(ctx, topic, wire.KeySplitRange, &wire.SplitRange{Topic: topic, Range: seq})
+	if err != nil {
+		return 0, 0, err
+	}
+	reply := msg.(*wire.SplitRangeReply)
+	return reply.Left, reply.Right, nil
+}
+
+// MergeRanges merges two active ranges that a split made.
+func (c *Client) MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error) {
+	msg, err := c.askTopic(ctx, topic, wire.KeyMergeRanges, &wire.MergeRanges{Topic: topic, A: a, B: b})
+	if err != nil {
+		return 0, err
+	}
+	return msg.(*wire.MergeRangesReply).Range, nil
+}
+
+// Roll closes the segments that are being written, and says how many.
+func (c *Client) Roll(ctx context.Context, topic string) (int, error) {
+	msg, err := c.askTopic(ctx, topic, wire.KeyRollTopic, &wire.Topic{Topic: topic})
+	if err != nil {
+		return 0, err
+	}
+	return int(msg.(*wire.RollTopicReply).Segments), nil
+}
+
+// SetPolicy defines a policy, or replaces its definition.
+func (c *Client) SetPolicy(ctx context.Context, name string, p api.Policy) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	if p.SpreadBy != (cp.Spread{}) {
+		return fmt.Errorf("policy %q: %w: SpreadBy cannot be set over the network", name, cp.ErrInvalidPolicy)
+	}
+	_, err := c.ask(ctx, wire.KeySetPolicy, &wire.SetPolicy{Policy: &wire.Policy{
+		Name: name, MaxAge: bound(p.MaxAge), MaxBytes: bound(p.MaxBytes),
+		SegmentMaxAge: bound(p.SegmentMaxAge), SegmentMaxBytes: bound(p.SegmentMaxBytes),
+	}})
+	return ofPolicy(name, err)
+}
+
+func ofPolicy(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("policy %q: %w", name, err)
+}
+
+// The settings of a bound on the wire.
+const (
+	boundInherit = iota
+	boundOff
+	boundLimit
+)
+
+func bound(b api.Bound) *wire.Bound {
+	if n, on := b.Get(); on {
+		return &wire.Bound{Setting: boundLimit, Limit: n}
+	}
+	if b == api.Unlimited() {
+		return &wire.Bound{Setting: boundOff}
+	}
+	return &wire.Bound{Setting: boundInherit}
+}
+
+func boundOf(b *wire.Bound) api.Bound {
+	switch b.Setting {
+	case boundOff:
+		return api.Unlimited()
+	case boundLimit:
+		return api.Limit(b.Limit)
+	}
+	return api.Bound{}
+}
+
+// DeletePolicy forgets a definition. Topics stay bound to the name.
+func (c *Client) DeletePolicy(ctx context.Context, name string) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	_, err := c.ask(ctx, wire.KeyDeletePolicy, &wire.DeletePolicy{Name: name})
+	return ofPolicy(name, err)
+}
+
+// Policies lists the definitions by name.
+func (c *Client) Policies(ctx context.Context) (map[string]api.Policy, error) {
+	msg, err := c.ask(ctx, wire.KeyListPolicies, &wire.ListPolicies{})
+	if err != nil {
+		return nil, err
+	}
+	list := map[string]api.Policy{}
+	for _, p := range msg.(*wire.ListPoliciesReply).Policies {
+		list[p.Name] = api.Policy{
+			MaxAge: boundOf(p.MaxAge), MaxBytes: boundOf(p.MaxBytes),
+			SegmentMaxAge: boundOf(p.SegmentMaxAge), SegmentMaxBytes: boundOf(p.SegmentMaxBytes),
+		}
+	}
+	return list, nil
+}
+
+// BindPolicy binds a topic to a policy by name; "" unbinds.
+func (c *Client) BindPolicy(ctx context.Context, topic, policy string) error {
+	if policy != "" {
+		if err := checkPolicy(policy); err != nil {
+			return err
+		}
+	}
+	_, err := c.askTopic(ctx, topic, wire.KeyBindPolicy, &wire.BindPolicy{Topic: topic, Policy: policy})
+	return err
+}

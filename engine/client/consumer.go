@@ -1,0 +1,374 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Consumer reads one topic, each range in order, parents before the ranges that
+// took over their keys: records with equal keys come in the order they were
+// stored. One goroutine uses it.
+//
+// It asks for a page at a time, and for the next one while the last is being handed
+// out: nothing comes that it did not ask for. The server's consumer is ahead of the
+// caller by what lies here; when the connection is lost, another one is opened behind
+// the last page that came.
+type Consumer struct {
+	c     *Client
+	opts  api.ConsumerOptions
+	topic fence.TopicID
+	ended bool
+
+	conn   *conn // nil: to be opened
+	handle uint32
+	behind string // cursor behind the last page that came
+	next   *fetch // asked for; nil: nothing
+
+	page    *page  // being handed out; nil: none
+	place   string // cursor behind the last page that was handed out whole
+	scratch record.Scratch
+	records []api.ConsumedRecord
+	headers []api.Header
+	old     []byte // memory of the page that was handed out, the caller's until the next call
+	spare   []byte // memory for the next page
+}
+
+const (
+	pageBytes = 1 << 20          // of the frames of a page; one frame may be more
+	keptBytes = 4 << 20          // most that is kept for the next page
+	pollWait  = 30 * time.Second // how long the server waits for the first record
+)
+
+// NewConsumer returns a consumer of a topic.
+func (c *Client) NewConsumer(o api.ConsumerOptions) (*Consumer, error) {
+	if err := checkTopic(o.Topic); err != nil {
+		return nil, err
+	}
+	if err := checkGroup(o.Group); err != nil {
+		return nil, err
+	}
+	r := &Consumer{c: c, opts: o}
+	ctx, cancel := r.limit(context.Background())
+	defer cancel()
+	if err := r.open(ctx); err != nil {
+		return nil, about(o.Topic, err)
+	}
+	topic, err := api.TopicOfCursor(r.place)
+	if err != nil {
+		return nil, about(o.Topic, fmt.Errorf("%w: the cursor of a new consumer: %w", ErrProtocol, err))
+	}
+	r.topic = topic
+	return r, nil
+}
+
+// limit is ctx for no longer than RequestTimeout.
+func (r *Consumer) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, r.c.opts.RequestTimeout, r.c.tooLate)
+}
+
+// open opens the server's consumer, where this one's next page is to begin.
+func (r *Consumer) open(ctx context.Context) error {
+	from := r.opts.From
+	if r.behind != "" {
+		from = api.FromCursor(r.behind)
+	}
+	ask := &wire.OpenConsumer{Topic: r.opts.Topic, Group: r.opts.Group, From: byte(from.Kind), Cursor: from.Cursor}
+	if from.Kind == api.AtTime {
+		ask.TimeMs = from.Time.UnixMilli()
+	}
+	for n := 0; ; n++ {
+		cn, err := r.c.main.get(ctx)
+		if err != nil {
+			return err
+		}
+		msg, err := cn.call(ctx, wire.KeyOpenConsumer, ask)
+		if err == nil {
+			reply := msg.(*wire.OpenConsumerReply)
+			r.conn, r.handle = cn, reply.Consumer
+			if r.behind == "" {
+				r.behind, r.place = reply.Cursor, reply.Cursor
+			}
+			return nil
+		}
+		if react(err, look) == again {
+			err = r.c.pause(ctx, backoff(n, err), err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// drop gives the server's consumer up, with what was asked of it: the next call opens
+// another.
+func (r *Consumer) drop() {
+	if r.conn != nil {
+		r.conn.post(&request{key: wire.KeyCloseConsumer, msg: &wire.CloseConsumer{Consumer: r.handle}, owner: nobody{}})
+	}
+	r.conn, r.next = nil, nil
+}
+
+// fetch is a page that was asked for.
+type fetch struct {
+	done  chan struct{} // closed with the rest
+	waits bool          // the server waits for a record
+	ans   answer
+}
+
+func (f *fetch) wrote(*request) { /* there is no memory to give back */ }
+
+func (f *fetch) answered(_ *request, a answer) {
+	f.ans = a
+	close(f.done)
+}
+
+// ask asks for the next page.
+func (r *Consumer) ask(wait bool) {
+	f := &fetch{done: make(chan struct{}), waits: wait}
+	m := &wire.Fetch{Consumer: r.handle, MaxBytes: pageBytes}
+	if wait {
+		m.WaitMs = uint32(pollWait / time.Millisecond)
+	}
+	if !r.conn.post(&request{key: wire.KeyFetch, msg: m, into: r.spare, pages: true, owner: f}) {
+		f.answered(nil, answer{err: &lostError{cause: r.conn.err}})
+	}
+	r.next, r.spare = f, nil
+}
+
+// Poll returns the next records, at most max and all of one range, waiting until
+// there are some. When ctx ends it returns a page without records and ctx's error.
+// When the server cannot be reached for RequestTimeout it says so; the consumer can be
+// used on.
+func (r *Consumer) Poll(ctx context.Context, max int) (api.Page, error) {
+	page, err := r.take(ctx, max, true)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = ctx.Err()
+	}
+	return page, err
+}
+
+// Fetch is Poll without waiting: a page without records is CaughtUp.
+func (r *Consumer) Fetch(max int) (api.Page, error) {
+	ctx, cancel := r.limit(context.Background())
+	defer cancel()
+	return r.take(ctx, max, false)
+}
+
+func (r *Consumer) take(ctx context.Context, max int, wait bool) (api.Page, error) {
+	if r.ended || r.c.life.Err() != nil {
+		return api.Page{}, ErrClosed
+	}
+	if max < 1 {
+		return api.Page{}, fmt.Errorf("client: a page of %d records", max)
+	}
+	if r.page == nil {
+		if r.spare == nil && cap(r.old) <= keptBytes {
+			r.spare = r.old
+		}
+		r.old = nil
+		if err := r.await(ctx, wait); err != nil {
+			return api.Page{}, about(r.opts.Topic, err)
+		}
+	}
+	page, err := r.deliver(max)
+	if err != nil {
+		// What is wrong with the page may be so with this copy of it alone.
+		r.behind = r.Cursor()
+		r.place, r.page = r.behind, nil
+		r.drop()
+		return api.Page{}, about(r.opts.Topic, err)
+	}
+	return page, nil
+}
+
+// await waits for the next page and asks for the one behind it. Without wait the page
+// may be an empty one, which the server answered after the call began.
+func (r *Consumer) await(ctx context.Context, wait bool) error {
+	var since time.Time // of the first failure in a row
+	for failures := 0; ; {
+		fresh, err := r.round(ctx, wait)
+		switch {
+		case err == nil && r.page != nil:
+			r.ask(wait)
+			return nil
+		case err == nil && fresh && !wait:
+			r.page = &page{caughtUp: true, cursor: r.behind}
+			return nil
+		case err == nil:
+			failures = 0
+			continue
+		case react(err, look) != again:
+			return err
+		}
+		r.drop()
+		if failures == 0 {
+			since = time.Now()
+		}
+		if time.Since(since) > r.c.opts.RequestTimeout {
+			return fmt.Errorf("%w: %w", r.c.tooLate, meant(err))
+		}
+		if err := r.c.pause(ctx, backoff(failures, err), err); err != nil {
+			return err
+		}
+		failures++
+	}
+}
+
+// round gets one answer, into r.page if there is something in it. fresh says that it
+// was asked for here.
+func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error) {
+	if r.next != nil && r.next.waits && !wait && !r.next.over() {
+		r.drop() // it comes with the next record only
+	}
+	if r.conn == nil {
+		limited, cancel := r.limit(ctx)
+		defer cancel()
+		if err := r.open(limited); err != nil {
+			return false, err
+		}
+	}
+	if fresh = r.next == nil; fresh {
+		r.ask(wait)
+	}
+	late := time.NewTimer(pollWait + r.c.opts.RequestTimeout)
+	defer late.Stop()
+	select {
+	case <-r.next.done:
+	case <-late.C:
+		return fresh, &lostError{sent: true, cause: r.c.tooLate}
+	case <-ctx.Done():
+		return fresh, context.Cause(ctx)
+	case <-r.c.quit:
+		return fresh, ErrClosed
+	}
+	a := r.next.ans
+	r.next = nil
+	if a.err != nil {
+		return fresh, a.err
+	}
+	p, err := newPage(a.msg.(*wire.Page), a.raw, r.topic)
+	if err != nil {
+		r.drop()
+		return fresh, err
+	}
+	r.behind = p.cursor
+	if p.rest() || len(p.skips) > 0 {
+		r.page = p
+	} else {
+		r.place, r.spare = p.cursor, a.raw
+	}
+	return fresh, nil
+}
+
+func (f *fetch) over() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// deliver hands out the next records of the page.
+func (r *Consumer) deliver(max int) (api.Page, error) {
+	p := r.page
+	r.records, r.headers = r.records[:0], r.headers[:0]
+	if p.rest() {
+		if err := p.frame(&r.scratch); err != nil {
+			return api.Page{}, err
+		}
+		b := &p.batch
+		for n := min(p.end, p.next+uint64(max), b.Head.Next()); p.next < n; p.next++ {
+			i := int(p.next - b.Head.Base)
+			from := len(r.headers)
+			r.headers = b.Headers(i, r.headers)
+			rec := api.ConsumedRecord{
+				Range: p.seq, Offset: p.next, Key: b.Key(i), Value: b.Value(i), Time: time.UnixMilli(b.Timestamp(i)),
+			}
+			if len(r.headers) > from {
+				rec.Headers = r.headers[from:len(r.headers):len(r.headers)]
+			}
+			r.records = append(r.records, rec)
+		}
+	}
+	out := api.Page{Records: r.records, Skips: p.skips, CaughtUp: p.caughtUp && len(r.records) == 0}
+	p.skips = nil
+	if !p.rest() {
+		r.page, r.place, r.old = nil, p.cursor, p.raw
+	}
+	return out, nil
+}
+
+// Cursor is the place behind the last record that was returned.
+func (r *Consumer) Cursor() string {
+	if p := r.page; p != nil && p.next > p.first {
+		return p.cursorAt(r.topic)
+	}
+	return r.place
+}
+
+// Commit stores the place behind the last record that was returned as the group's.
+// It never moves the group back.
+func (r *Consumer) Commit(ctx context.Context) error { return r.commit(ctx, repeat, false) }
+
+// Reset makes the consumer's place the group's, also where that moves it back.
+func (r *Consumer) Reset(ctx context.Context) error { return r.commit(ctx, change, true) }
+
+func (r *Consumer) commit(ctx context.Context, k kind, reset bool) error {
+	if r.ended {
+		return ErrClosed
+	}
+	if r.opts.Group == "" {
+		return about(r.opts.Topic, errors.New("a consumer without a group has nothing to commit: set ConsumerOptions.Group"))
+	}
+	_, err := r.c.askAs(ctx, k, wire.KeyCommit, &wire.Commit{
+		Topic: r.opts.Topic, Group: r.opts.Group, Cursor: r.Cursor(), Reset: reset,
+	})
+	return about(r.opts.Topic, err)
+}
+
+// Lag is how many records are stored behind the consumer's place.
+func (r *Consumer) Lag() (uint64, error) {
+	if r.ended {
+		return 0, ErrClosed
+	}
+	ctx, cancel := r.limit(context.Background())
+	defer cancel()
+	for n := 0; ; n++ {
+		err := error(nil)
+		if r.conn == nil {
+			err = r.open(ctx)
+		}
+		if err == nil {
+			var msg any
+			msg, err = r.conn.call(ctx, wire.KeyLag, &wire.Lag{Consumer: r.handle, Cursor: r.Cursor()})
+			if err == nil {
+				return msg.(*wire.LagReply).Records, nil
+			}
+			if react(err, look) == again {
+				r.drop()
+				err = r.c.pause(ctx, backoff(n, err), err)
+			}
+		}
+		if err != nil {
+			return 0, about(r.opts.Topic, err)
+		}
+	}
+}
+
+// Close gives the consumer up. It commits nothing.
+func (r *Consumer) Close() error {
+	if !r.ended {
+		r.ended = true
+		r.drop()
+		r.page, r.old, r.spare = nil, nil, nil
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+// Package client reaches a Ringfence server over TCP, TLS or a Unix socket, with the
+// nouns and the promises of package engine: a program changes from one to the other in
+// the line that opens it.
+//
+// # Nouns
+//
+// A [Client] is a server's address with two connections, from [Dial] to Close: one for
+// producers, one for everything else, so that a page on its way never delays an
+// acknowledgement. A [Producer] sends records to one topic: one at a time and waiting,
+// one at a time with a callback, or many in a [Batch]. A [Consumer] reads one topic.
+//
+// # Promises
+//
+//   - A nil error from Produce, or in a callback, means that the server has the record on
+//     stable storage.
+//   - A connection that is lost is made again, with growing pauses. A producer then sends
+//     again, in order, what was not answered, and the server recognises what it had: a
+//     record is stored once and records of one key keep their order. One that is
+//     NotIdempotent reports what was on its way as unknown instead.
+//   - A consumer goes on where it was, and hands out only frames that verify.
+//   - Every call ends with its context, or within [Options].RequestTimeout where that is
+//     less. Its error says whether the outcome is known: see [Unknown].
+//   - A server that is gone without a word is noticed within two heartbeats.
+//   - Memory is bounded: batches share [Options].MemoryBytes, a consumer holds two pages,
+//     and what a server sends is given room as it comes, not as it is announced.
+//   - Whatever a server sends, it cannot make the client panic.
+//
+// # Goroutines and locks
+//
+// A connection has a reader and a writer. The reader hands answers over and waits for
+// nobody; callbacks run on a goroutine of their producer. Lock order: Producer.mu, then
+// link.mu, then conn.mu and memory.mu. None is held across I/O or a callback.
+//
+// retry.go says which failures are tried again, by whom and how often.
+package client

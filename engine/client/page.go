@@ -1,0 +1,112 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// page is an answer to a fetch, while its records are handed out.
+type page struct {
+	seq              uint32 // of the range
+	first, next, end uint64 // offsets of its first record, the next one to hand out, and behind its last
+	mark             uint32
+	skips            []api.Skip // not told of yet
+	caughtUp         bool
+	cursor           string // behind the page
+	raw              []byte
+	frames           []byte       // those not begun
+	batch            record.Batch // of the frame that was begun
+}
+
+// newPage holds a page against what a server may send: its frames are whole, and the
+// offsets of a page are there without a gap that no skip explains. Payloads are
+// verified when they are handed out.
+func newPage(m *wire.Page, raw []byte, topic fence.TopicID) (*page, error) {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: a page of range %d: %s", ErrProtocol, m.Range, fmt.Sprintf(format, a...))
+	}
+	if _, _, err := api.DecodeCursor(topic, m.Cursor); err != nil {
+		return nil, bad("%v", err)
+	}
+	p := &page{
+		seq: m.Range, first: m.First, next: m.First, end: m.Next, mark: m.Mark,
+		caughtUp: m.CaughtUp, cursor: m.Cursor, raw: raw, frames: raw,
+	}
+	for _, s := range m.Skips {
+		if s.From+s.Offsets < s.From {
+			return nil, bad("a skip of %d offsets from %d", s.Offsets, s.From)
+		}
+		p.skips = append(p.skips, api.Skip{Range: s.Range, From: s.From, Offsets: s.Offsets, Damaged: s.Damaged})
+	}
+	if len(raw) == 0 {
+		p.end = p.first
+		return p, nil
+	}
+	at := p.first
+	for rest := raw; len(rest) > 0; {
+		h, err := record.ParseHead(rest, 0)
+		switch {
+		case err != nil:
+			return nil, bad("byte %d: %v", len(raw)-len(rest), err)
+		case h.Mark() || int(h.FrameLen) > len(rest):
+			return nil, bad("byte %d: a mark, or a frame of %d bytes in %d", len(raw)-len(rest), h.FrameLen, len(rest))
+		case len(rest) == len(raw) && h.Base < at && at < h.Next():
+			// The first frame may begin before.
+		case h.Base != p.past(at):
+			return nil, bad("offsets %d to %d are missing", at, h.Base)
+		}
+		at = h.Next()
+		rest = rest[h.FrameLen:]
+	}
+	if at != p.end {
+		return nil, bad("its frames end at offset %d, it says %d", at, p.end)
+	}
+	return p, nil
+}
+
+// past is the next offset that is stored, from at on.
+func (p *page) past(at uint64) uint64 {
+	for _, s := range p.skips {
+		if s.Range == p.seq && s.From == at && s.Offsets > 0 && at > p.first {
+			at += s.Offsets
+		}
+	}
+	return at
+}
+
+// rest says whether there are records to hand out.
+func (p *page) rest() bool { return p.next < p.end }
+
+// frame makes batch the verified frame that holds the next record.
+func (p *page) frame(s *record.Scratch) error {
+	if p.batch.Len() > 0 && p.next < p.batch.Head.Next() {
+		return nil
+	}
+	b, err := record.Verify(p.frames, 0, s)
+	if err != nil {
+		p.batch = record.Batch{}
+		return fmt.Errorf("range %d, a frame of offset %d came damaged: %w", p.seq, p.next, err)
+	}
+	p.batch, p.frames = b, p.frames[b.Head.FrameLen:]
+	p.next = max(p.next, b.Head.Base) // behind a skip
+	return nil
+}
+
+// cursorAt is the place in front of the next record: the page's cursor with this
+// range put back.
+func (p *page) cursorAt(topic fence.TopicID) string {
+	pos, marks, err := api.DecodeCursor(topic, p.cursor)
+	if err != nil || !p.rest() {
+		return p.cursor // newPage has looked at it
+	}
+	id := fence.RangeID{Topic: topic, Seq: p.seq}
+	pos[id] = p.next
+	if marks[id] = p.mark; p.mark == 0 {
+		delete(marks, id)
+	}
+	return api.EncodeCursor(topic, pos, marks)
+}

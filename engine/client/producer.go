@@ -1,0 +1,311 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Producer sends records to one topic. Any number of goroutines may share it;
+// records with equal keys keep the order in which Produce or Append took them.
+//
+// Records gather in one open batch, whatever their keys: the server takes batches
+// apart that belong to several ranges. Closed batches wait, fly and are answered
+// (session.go).
+type Producer struct {
+	c     *Client
+	name  string
+	opts  api.ProducerOptions
+	link  *link
+	named bool            // the ID was given: a later run tells by it what is stored
+	life  context.Context // ends when what is not stored is given up
+	end   context.CancelFunc
+
+	mu       sync.Mutex // guards all below; never held across I/O or a callback
+	changed  *sync.Cond // the queue got shorter, or something ended
+	seq      uint64     // sequence of the last record taken
+	open     *batch     // being filled
+	queue    []*batch   // closed and not yet told of, in order
+	closing  uint64     // how many batches were closed: the last one's number
+	lingerOn bool       // a timer will close the open batch
+	closed   bool       // no record is taken any more
+	halted   error      // of a named one: a record failed, and nothing goes out any more
+	tell     []*batch   // over, with callbacks to run
+	telling  bool       // a goroutine runs them
+
+	session  *session // nil: none
+	flying   int      // batches handed to the session's connection and not answered
+	opening  bool     // a goroutine opens a session
+	refusals int      // sessions in a row that ended with nothing stored
+	why      error    // what the last one ended with
+	stored   uint64   // number of the last batch that the server has confirmed, whatever is open before it
+	alarm    *time.Timer
+}
+
+// ID is what recognises this producer's repeats.
+func (p *Producer) ID() uint64 { return p.opts.ID }
+
+// NewProducer returns a producer for one topic.
+func (c *Client) NewProducer(o api.ProducerOptions) (*Producer, error) {
+	o, err := producerDefaults(o, c.opts.MemoryBytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTopic(o.Topic); err != nil {
+		return nil, err
+	}
+	l, err := c.forProducers()
+	if err != nil {
+		return nil, err
+	}
+	p := &Producer{c: c, name: o.Topic, opts: o, link: l, named: o.ID != 0 && !o.NotIdempotent}
+	for p.opts.ID == 0 {
+		// Drawn here and not by the server, so that a request to open that was lost can
+		// be repeated.
+		p.opts.ID = rand.Uint64()
+	}
+	p.changed = sync.NewCond(&p.mu)
+	p.life, p.end = context.WithCancel(c.life)
+	p.alarm = time.AfterFunc(time.Hour, p.expire)
+	p.alarm.Stop()
+	ctx, cancel := context.WithTimeoutCause(p.life, c.opts.RequestTimeout, c.tooLate)
+	defer cancel()
+	s, err := p.openSession(ctx)
+	if err == nil {
+		p.session = s
+		err = c.enlist(p)
+	}
+	if err != nil {
+		p.end()
+		return nil, about(o.Topic, err)
+	}
+	return p, nil
+}
+
+func (c *Client) enlist(p *Producer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.producers[p] = struct{}{}
+	return nil
+}
+
+func (c *Client) delist(p *Producer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.producers, p)
+}
+
+// Produce stores one record and returns when it is durable. When ctx ends first,
+// the record may still be stored.
+func (p *Producer) Produce(ctx context.Context, r api.Record) (api.Placement, error) {
+	b, at, err := p.take(ctx, &r, nil)
+	if err != nil {
+		return api.Placement{}, err
+	}
+	select {
+	case <-b.done:
+		return b.placeOf(at), b.err
+	case <-ctx.Done():
+		return api.Placement{}, fmt.Errorf("topic %q: %w", p.name, unknown(ctx.Err()))
+	}
+}
+
+// Append takes one record and returns; done, which may be nil, hears when it is
+// durable or failed. It blocks while there is no memory for another batch, or enough
+// of them are waiting. done runs on a goroutine of the producer, in the order of the
+// records of a range; while it blocks, no other does.
+func (p *Producer) Append(ctx context.Context, r api.Record, done func(api.Placement, error)) error {
+	if done == nil {
+		done = func(api.Placement, error) {}
+	}
+	_, _, err := p.take(ctx, &r, done)
+	return err
+}
+
+// take adds r to the open batch, with done or for somebody who waits for the outcome
+// that it answers.
+func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placement, error)) (*outcome, int, error) {
+	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Time.UnixMilli()}
+	if r.Time.IsZero() {
+		rec.Timestamp = time.Now().UnixMilli()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if err := p.ready(ctx); err != nil {
+			return nil, 0, err
+		}
+		b := p.open
+		if b == nil {
+			fresh, err := p.freshBatch(ctx, p.opts.BatchBytes)
+			if err != nil {
+				return nil, 0, about(p.name, err)
+			}
+			if p.open == nil && !p.closed {
+				p.open = fresh
+			} else {
+				fresh.letGo() // mu was released: look again
+			}
+			continue
+		}
+		switch err := b.build.Add(&rec, p.sequence(p.seq+1)); {
+		case err == nil:
+			p.seq++
+			at := b.build.Len() - 1
+			if done != nil {
+				b.calls = append(b.calls, call{at, done})
+			} else if b.out == nil {
+				b.out = &outcome{done: make(chan struct{})}
+			}
+			out := b.out
+			p.push()
+			return out, at, nil
+		case errors.Is(err, record.ErrBatchFull):
+			p.closeOpen()
+			p.pump()
+			if err := p.room(ctx); err != nil {
+				return nil, 0, err
+			}
+		default:
+			p.dropEmpty()
+			return nil, 0, p.refused(err, p.opts.BatchBytes)
+		}
+	}
+}
+
+func (p *Producer) sequence(seq uint64) uint64 {
+	if p.opts.NotIdempotent {
+		return 0
+	}
+	return seq
+}
+
+// ready says whether records are taken. mu is held.
+func (p *Producer) ready(ctx context.Context) error {
+	if p.closed {
+		return ErrClosed
+	}
+	if p.halted != nil {
+		return p.halted
+	}
+	return ctx.Err()
+}
+
+// room waits until another batch may be closed: as many may wait as fly. mu is held,
+// and released while waiting.
+func (p *Producer) room(ctx context.Context) error {
+	for len(p.queue) >= 2*p.opts.MaxInFlight {
+		if err := p.wait(ctx); err != nil {
+			return about(p.name, err)
+		}
+		if err := p.ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// push sees to it that the open batch leaves when it can: at once if nothing else is on
+// its way, which is all there is to gathering, or after Linger. mu is held.
+func (p *Producer) push() {
+	switch {
+	case p.opts.Linger == 0:
+		p.pump()
+	case !p.lingerOn:
+		p.lingerOn = true
+		time.AfterFunc(p.opts.Linger, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.lingerOn = false
+			p.closeOpen()
+			p.pump()
+		})
+	}
+}
+
+// refused explains why a batch of size bytes did not take a record.
+func (p *Producer) refused(err error, size int) error {
+	if errors.Is(err, record.ErrRecordTooLarge) {
+		err = fmt.Errorf("%w: it does not fit a batch of %d bytes (ProducerOptions.BatchBytes): %w", ErrRecordTooLarge, size, err)
+	}
+	return about(p.name, err)
+}
+
+// halt notes that a record of a named producer failed. mu is held.
+func (p *Producer) halt(err error) {
+	if p.named && p.halted == nil {
+		p.halted = fmt.Errorf("%w: a record before was not stored; send all from the start with a new producer of the ID %d: %w", ErrHalted, p.opts.ID, err)
+	}
+}
+
+// Flush returns when everything taken before is answered. What is taken meanwhile
+// does not keep it.
+func (p *Producer) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closeOpen()
+	p.pump()
+	for last := p.closing; len(p.queue) > 0 && p.queue[0].number <= last; {
+		if err := p.wait(ctx); err != nil {
+			return fmt.Errorf("topic %q: %d batches are still on their way: %w", p.name, len(p.queue), err)
+		}
+	}
+	return nil
+}
+
+// wait returns when something changed or ctx ended. mu is held, and released
+// while waiting.
+func (p *Producer) wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.changed.Broadcast()
+	})
+	defer stop()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.changed.Wait()
+	return ctx.Err()
+}
+
+// Close takes no more records, flushes and gives the producer up. When ctx ends
+// first, what is not answered yet fails with ErrClosed.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.changed.Broadcast()
+	p.mu.Unlock()
+	err := p.Flush(ctx)
+	p.mu.Lock()
+	p.dropEmpty()
+	s := p.session
+	p.mu.Unlock()
+	p.abort()
+	p.c.delist(p)
+	if s != nil {
+		err = errors.Join(err, s.close(ctx))
+	}
+	return err
+}
+
+// abort fails what is not answered and ends the producer.
+func (p *Producer) abort() {
+	p.end()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.closeOpen()
+	p.failAll(ErrClosed)
+	p.alarm.Stop()
+	p.changed.Broadcast()
+}

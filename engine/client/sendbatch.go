@@ -1,0 +1,230 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Batch is memory of the client that the caller fills with records, and that goes
+// to the server from where it lies. One goroutine fills it; it is sent once. A batch
+// that is not sent must be discarded.
+type Batch struct {
+	p     *Producer
+	b     *batch
+	count uint64
+	// Positions of the keyed records; keyless ones get theirs with their sequences.
+	minPos, maxPos uint32
+	keyed          bool
+	now            int64    // the time of records that name none
+	keyless        []uint32 // places of records without a key
+	key            []byte   // what Reserve made room for
+	head           record.Head
+	finished       bool // the inner batch has its frame: Send was tried
+}
+
+// NewBatch returns an empty batch of at most size bytes, as a frame and in memory; 0
+// means the producer's BatchBytes. It waits for memory until ctx ends. Records that
+// name no time get that of this call.
+func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
+	if size == 0 {
+		size = p.opts.BatchBytes
+	}
+	if size < minBatch || size > api.MaxBatchBytes {
+		return nil, fmt.Errorf("client: a batch of %d bytes, want %d to %d", size, minBatch, api.MaxBatchBytes)
+	}
+	if most := largestBatch(p.c.opts.MemoryBytes); size > most {
+		return nil, fmt.Errorf("client: a batch of %d bytes is more than a quarter of MemoryBytes, %d: raise MemoryBytes", size, most)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	b, err := p.freshBatch(ctx, size)
+	if err != nil {
+		return nil, about(p.name, err)
+	}
+	return &Batch{p: p, b: b, minPos: ^uint32(0), now: time.Now().UnixMilli()}, nil
+}
+
+// Len is the number of records so far.
+func (b *Batch) Len() int { return int(b.count) }
+
+// Add copies a record into the batch. ErrBatchFull leaves it as it was.
+func (b *Batch) Add(r api.Record) error {
+	if err := b.fillable(); err != nil {
+		return err
+	}
+	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: b.now}
+	if !r.Time.IsZero() {
+		rec.Timestamp = r.Time.UnixMilli()
+	}
+	b.expect(r.Key)
+	if err := b.b.build.Add(&rec, b.next()); err != nil {
+		return b.refused(err)
+	}
+	b.note(r.Key)
+	return nil
+}
+
+// fillable says why a batch takes no more records.
+func (b *Batch) fillable() error {
+	if b.b == nil || b.finished {
+		return ErrBatchSent
+	}
+	return nil
+}
+
+func (b *Batch) refused(err error) error {
+	if errors.Is(err, record.ErrBatchFull) {
+		return err
+	}
+	return b.p.refused(err, len(b.b.slab))
+}
+
+// Reserve makes room for a record and returns the memory of its key and value, to
+// be filled before Commit and left alone afterwards. A length of -1 is a null key
+// or value.
+func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
+	if err := b.fillable(); err != nil {
+		return nil, nil, err
+	}
+	key, value, err = b.b.build.Reserve(keyLen, valueLen, nil, b.now)
+	if err != nil {
+		return nil, nil, b.refused(err)
+	}
+	b.key = key
+	return key, value, nil
+}
+
+// Commit adds the record that Reserve made room for. key is the memory of its key,
+// filled, or nil where that is null.
+func (b *Batch) Commit(key []byte) error {
+	if err := b.fillable(); err != nil {
+		return err
+	}
+	b.expect(b.key)
+	if err := b.b.build.Commit(b.next()); err != nil {
+		return about(b.p.name, err)
+	}
+	b.note(b.key) // not key: the record's position comes from what lies in the batch
+	return nil
+}
+
+// next is the place of the next record, from 1 on: the sequences of the batch
+// until it is sent.
+func (b *Batch) next() uint64 { return b.p.sequence(b.count + 1) }
+
+// expect keeps the positions of the keyed records apart before the first keyless
+// one comes, whose place in the builder is that of a sequence it will not have.
+func (b *Batch) expect(key []byte) {
+	if key == nil && len(b.keyless) == 0 && b.count > 0 {
+		b.minPos, b.maxPos = b.b.build.Positions()
+		b.keyed = true
+	}
+}
+
+func (b *Batch) note(key []byte) {
+	b.count++
+	switch {
+	case key == nil:
+		b.keyless = append(b.keyless, uint32(b.count-1))
+	case len(b.keyless) > 0:
+		pos := record.Position(key)
+		b.minPos, b.maxPos, b.keyed = min(b.minPos, pos), max(b.maxPos, pos), true
+	}
+}
+
+// Discard gives the memory of a batch back that was not sent.
+func (b *Batch) Discard() {
+	if b.b != nil {
+		b.b.letGo()
+		b.b = nil
+	}
+}
+
+// Send hands the batch over. done, which may be nil, hears when all of its records
+// are durable, with the placement of the first and last; when they belong to more
+// than one range, the placement is that of the first record. Batches and records take
+// their order from Send, Append and Produce. It waits while twice MaxInFlight batches
+// are on their way already.
+//
+// After an error the batch was not sent: it can be sent again, or discarded.
+func (b *Batch) Send(ctx context.Context, done func(api.Placement, error)) error {
+	if b.b == nil {
+		return ErrBatchSent
+	}
+	p, inner := b.p, b.b
+	if err := b.finish(); err != nil {
+		return about(p.name, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	if err := p.room(ctx); err != nil {
+		return err
+	}
+	p.closeOpen()
+	if !p.opts.NotIdempotent {
+		b.renumber(&b.head)
+		p.seq = b.head.LastSeq
+	}
+	b.head.Put(inner.frame, 0)
+	inner.count = int(b.count)
+	if done != nil {
+		inner.calls = append(inner.calls, call{wholeBatch, done})
+	}
+	b.b = nil
+	p.enqueue(inner)
+	p.pump()
+	return nil
+}
+
+// finish makes the frame, compressed if the producer compresses. It takes no lock:
+// this is most of the work of a batch.
+func (b *Batch) finish() error {
+	if b.finished {
+		return nil
+	}
+	if err := b.b.finish(); err != nil {
+		return err
+	}
+	head, err := record.ParseHead(b.b.frame, 0)
+	b.head, b.finished = head, err == nil
+	return err
+}
+
+// renumber gives the batch's records the producer's next sequences, and its
+// keyless ones the positions that come with them.
+func (b *Batch) renumber(h *record.Head) {
+	h.FirstSeq = b.p.seq + 1
+	h.LastSeq = b.p.seq + b.count
+	if len(b.keyless) == 0 {
+		return // the builder's positions are right
+	}
+	h.MinPos, h.MaxPos = ^uint32(0), 0
+	if b.keyed {
+		h.MinPos, h.MaxPos = b.minPos, b.maxPos
+	}
+	// One position for every run of sequences that has a keyless record.
+	run := ^uint64(0)
+	for _, i := range b.keyless {
+		seq := h.FirstSeq + uint64(i)
+		if seq/keylessRun == run {
+			continue
+		}
+		run = seq / keylessRun
+		pos := record.KeylessPosition(b.p.opts.ID, seq)
+		h.MinPos, h.MaxPos = min(h.MinPos, pos), max(h.MaxPos, pos)
+	}
+}
+
+// keylessRun is how many sequences share the position of a keyless record.
+const keylessRun = 1024

@@ -1,0 +1,279 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// session is a producer on one connection, under a handle of the server's. It ends with
+// the connection, or when the server refuses a frame: the server then takes none of
+// those behind it, so that none overtakes it. The next session has the same ID and
+// starts with what was not answered, in order; what the server has of it already it
+// recognises by the sequences.
+type session struct {
+	conn   *conn
+	handle uint32
+	limit  int
+	stale  bool // nothing more is sent in it. The producer's mu guards this
+}
+
+// openSession opens the producer on the server.
+func (p *Producer) openSession(ctx context.Context) (*session, error) {
+	for n := 0; ; n++ {
+		cn, err := p.link.get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		msg, err := cn.call(ctx, wire.KeyOpenProducer, &wire.OpenProducer{
+			Topic: p.name, Id: p.opts.ID, Unnumbered: p.opts.NotIdempotent,
+		})
+		if err == nil {
+			reply := msg.(*wire.OpenProducerReply)
+			if reply.Id != p.opts.ID {
+				return nil, fmt.Errorf("%w: it opened producer %d instead of %d", ErrProtocol, reply.Id, p.opts.ID)
+			}
+			return &session{conn: cn, handle: reply.Producer, limit: int(min(reply.MaxFrame, cn.limit-beside))}, nil
+		}
+		if react(err, look) == again {
+			err = p.c.pause(ctx, backoff(n, err), err)
+		}
+		if err != nil {
+			return nil, meant(err)
+		}
+	}
+}
+
+// beside is more than what a frame of the protocol has beside a record frame.
+const beside = 1 << 10
+
+// close gives the producer up on the server.
+func (s *session) close(ctx context.Context) error {
+	_, err := s.conn.call(ctx, wire.KeyCloseProducer, &wire.CloseProducer{Producer: s.handle})
+	if lost(err) || unsent(err) || code(wire.CodeNoSuchHandle)(err) {
+		return nil // it is gone
+	}
+	return meant(err)
+}
+
+// pump sends what may be sent. mu is held.
+func (p *Producer) pump() {
+	if p.life.Err() != nil {
+		p.failAll(ErrClosed)
+		return
+	}
+	if p.halted != nil {
+		p.failWaiting(p.halted)
+		return
+	}
+	if len(p.queue) == 0 && p.opts.Linger == 0 {
+		p.closeOpen()
+	}
+	for i := 0; i < len(p.queue) && p.flying < p.opts.MaxInFlight; i++ {
+		b := p.queue[i]
+		if b.over || b.flies != nil {
+			continue
+		}
+		s := p.session
+		if s == nil || s.stale {
+			p.reopen()
+			return
+		}
+		if err := b.finish(); err == nil && len(b.frame) > s.limit {
+			err = fmt.Errorf("%w: a batch of %d bytes, the server takes %d: lower BatchBytes", ErrRecordTooLarge, len(b.frame), s.limit)
+			p.conclude(b, api.Placement{}, err)
+		} else if err != nil {
+			p.conclude(b, api.Placement{}, err)
+		}
+		if b.over {
+			i = -1 // conclude may have changed the queue
+			continue
+		}
+		f := &flight{p: p, b: b, frame: b}
+		f.request = request{key: wire.KeyProduce, producer: s.handle, raw: b.frame, owner: f}
+		b.flies, b.refusal = f, nil
+		b.readers.Add(1)
+		p.flying++
+		if !s.conn.post(&f.request) {
+			b.flies = nil
+			b.readers.Add(-1)
+			p.flying--
+			s.stale = true
+			i-- // again, in another session
+		}
+	}
+}
+
+// flight is one attempt to send a batch.
+type flight struct {
+	request
+	p     *Producer
+	b     *batch // the producer's mu guards this: nil when nobody waits for the answer
+	frame *batch // whose memory the connection reads
+}
+
+// wrote: the connection does not need the frame any more.
+func (f *flight) wrote(*request) { f.frame.letGo() }
+
+// answered is the server's answer to a batch, or the connection's end.
+func (f *flight) answered(_ *request, a answer) {
+	p := f.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := f.b
+	if b == nil {
+		return
+	}
+	b.flies = nil
+	p.flying--
+	if a.err == nil {
+		p.refusals, p.why = 0, nil
+		p.stored = max(p.stored, b.number)
+		place := a.placed
+		p.conclude(b, api.Placement{Range: place.Range, First: place.First, Last: place.Last, Duplicate: place.Duplicate}, nil)
+	} else {
+		p.failed(b, a.err)
+	}
+	p.pump()
+}
+
+// failed deals with a batch whose sending failed. mu is held.
+func (p *Producer) failed(b *batch, err error) {
+	k := numbered
+	if p.opts.NotIdempotent {
+		k = loose
+	}
+	b.sent = b.sent || maybe(err)
+	does := react(err, k)
+	if p.named && errors.Is(err, wire.CodeProducerHalted) {
+		does = tell
+	}
+	gone := lost(err) || unsent(err) // the connection, which is made again with pauses of its own
+	if does == again && !gone && !errors.Is(err, wire.CodeProducerHalted) {
+		b.refusal = err
+	}
+	if s := p.session; s != nil && (k == numbered || does == again) {
+		if !s.stale && !gone {
+			p.refusals++
+			p.why = err
+		}
+		s.stale = true
+	}
+	if does != again {
+		p.conclude(b, api.Placement{}, b.verdict(err))
+	}
+}
+
+// verdict is the error of a batch, which says whether it may be stored all the same.
+func (b *batch) verdict(err error) error {
+	if err = meant(err); b.sent {
+		return unknown(err)
+	}
+	return err
+}
+
+// reopen has a goroutine open the next session once everything of the last one is
+// answered. mu is held.
+func (p *Producer) reopen() {
+	if p.opening || p.flying > 0 {
+		return
+	}
+	p.opening = true
+	go p.nextSession()
+}
+
+func (p *Producer) nextSession() {
+	p.mu.Lock()
+	old, n, why := p.session, p.refusals, p.why
+	p.session = nil
+	p.dropOvertaken()
+	p.mu.Unlock()
+	// No longer than the batches have that wait for it.
+	ctx, cancel := context.WithTimeoutCause(p.life, p.c.opts.RequestTimeout, p.c.tooLate)
+	defer cancel()
+	var err error
+	if n > 0 {
+		err = p.c.pause(ctx, backoff(n-1, why), why)
+	}
+	var s *session
+	if err == nil && old != nil {
+		_ = old.close(ctx) // where it fails the next one ends it
+	}
+	if err == nil {
+		s, err = p.openSession(ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.opening = false
+	if err == nil {
+		p.session = s
+	} else if ctx.Err() == nil || p.life.Err() != nil {
+		p.failWaiting(err)
+	}
+	p.pump()
+}
+
+// dropOvertaken fails what the server did not take while it took something behind it:
+// sent again it would look like a repeat, and be lost. A server that keeps to its
+// promise refuses what is behind as well. mu is held.
+func (p *Producer) dropOvertaken() {
+	for again := true; again; {
+		again = false
+		for _, b := range p.queue {
+			if !b.over && b.refusal != nil && b.number < p.stored {
+				p.conclude(b, api.Placement{}, b.verdict(b.refusal))
+				again = true // the queue changed
+				break
+			}
+		}
+	}
+}
+
+// failAll fails what is not over. mu is held.
+func (p *Producer) failAll(err error) {
+	for _, b := range p.queue {
+		b.forget()
+	}
+	p.failWaiting(err)
+}
+
+// failWaiting fails what is neither over nor on its way. mu is held.
+func (p *Producer) failWaiting(err error) {
+	for i := 0; i < len(p.queue); i++ {
+		if b := p.queue[i]; !b.over && b.flies == nil {
+			p.conclude(b, api.Placement{}, b.verdict(err))
+			i = -1
+		}
+	}
+}
+
+// expire fails the batches whose time is over.
+func (p *Producer) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for i := 0; i < len(p.queue); i++ {
+		b := p.queue[i]
+		if b.over {
+			continue
+		}
+		if b.due.After(now) {
+			p.alarm.Reset(b.due.Sub(now))
+			break
+		}
+		err := p.c.tooLate
+		b.forget()
+		if b.refusal != nil {
+			err = fmt.Errorf("%w: %w", err, meant(b.refusal))
+		} else if p.why != nil {
+			err = fmt.Errorf("%w: %w", err, meant(p.why))
+		}
+		p.conclude(b, api.Placement{}, b.verdict(err))
+		i = -1
+	}
+	p.pump()
+}
