@@ -86,7 +86,7 @@ func (f *fake) cut() {
 func (f *fake) client(t *testing.T, o Options) *Client {
 	t.Helper()
 	o.dial, o.Logger = f.dial, slog.New(slog.DiscardHandler)
-	o.RequestTimeout = cmp.Or(o.RequestTimeout, 20*time.Second)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, time.Hour) // of a bubble
 	c, err := Dial(t.Context(), "fake:1", o)
 	if err != nil {
 		t.Fatal(err)
