@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -112,6 +114,63 @@ func TestRetentionBySize(t *testing.T) {
 	produce(t, p, "k", "open")
 	if got, _ := skipped(t, e, ConsumerOptions{Topic: "t"}); !slices.Equal(got, []string{"open"}) {
 		t.Fatalf("%q", got)
+	}
+}
+
+// D10, A12: empty files, large ones and directories that are nobody's count for no
+// limit and stop no pass: they are set aside, and what the topic takes on disk stays
+// below its budget and a segment, pass after pass.
+func TestD10StrangeFilesBesideRetention(t *testing.T) {
+	const segment, budget = 1 << 20, 2 << 20
+	dir := t.TempDir()
+	o := Options{SegmentBytes: segment, RetainEvery: time.Hour}
+	e := open(t, dir, o)
+	bound(t, e, Policy{MaxBytes: Limit(budget)})
+	produce(t, newProducer(t, e, ProducerOptions{Topic: "t"}), "k", "first")
+	topic := filepath.Dir(segmentFiles(t, e, "t")[0])
+	shut(t, e)
+	strange := map[string]int{"empty": 0, "00000000-00000fff.seg": 0, "00000000-00000001.seg": 0, "00000007-00000000.seg": 4096, "notes.txt": 5, "large.bin": 3 << 20}
+	for name, size := range strange {
+		must(t, os.WriteFile(filepath.Join(topic, name), make([]byte, size), 0o600))
+	}
+	must(t, os.Mkdir(filepath.Join(topic, "00000000-00000002.seg"), 0o700))
+
+	e = open(t, dir, o)
+	if n := len(e.Opened().SetAside); n != len(strange)+1 {
+		t.Fatalf("%d files set aside: %q", n, e.Opened().SetAside)
+	}
+	for _, name := range e.Opened().SetAside {
+		if _, err := os.Stat(filepath.Join(dir, "log", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	expired := 0
+	for pass := range 5 {
+		for range 30 {
+			_, err := p.Produce(within(t), Record{Key: []byte("k"), Value: make([]byte, 100_000)})
+			must(t, err)
+		}
+		eventually(t, "rolls are done", func() bool { return len(e.front.DueRolls()) == 0 })
+		expired += retain(t, e).Expired
+		used := int64(0)
+		eventually(t, "files of expired segments are gone", func() bool {
+			used = 0
+			entries, err := os.ReadDir(topic)
+			must(t, err)
+			for _, entry := range entries {
+				if st, err := entry.Info(); err == nil && !entry.IsDir() {
+					used += st.Size()
+				}
+			}
+			return used <= budget+2*segment // the open one is as long as it was prepared
+		})
+		if used == 0 {
+			t.Fatalf("pass %d: nothing is there", pass)
+		}
+	}
+	if expired < 8 {
+		t.Fatalf("%d segments expired", expired)
 	}
 }
 

@@ -101,10 +101,13 @@ func NewPool(d disk.Disk, o PoolOptions) (*Pool, error) {
 	}
 	for _, e := range list {
 		n, kind, ok := parsePoolName(e.Name)
-		if !ok || e.Dir {
+		if !ok {
 			continue // not ours: Classify reports it
 		}
 		p.num = max(p.num, n+1)
+		if e.Dir {
+			continue // not ours either, but the name is taken
+		}
 		if err := p.adopt(n, kind, e.Size); err != nil {
 			return nil, err
 		}

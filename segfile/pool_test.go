@@ -225,6 +225,18 @@ func TestPoolDropsASecondName(t *testing.T) {
 	holds(t, d, seg1, frames)
 }
 
+// A directory that has the name of the pool's next file is stepped over. (D10)
+func TestPoolStepsOverADirectory(t *testing.T) {
+	d := newDisk(1)
+	must(t, d.Mkdir(poolDir))
+	must(t, d.Mkdir(poolName(0, poolNew)))
+	frames := filled(t, newTestPool(t, d, lifeGrown), 1, 64<<10)
+	holds(t, d, seg1, frames)
+	if have := list(t, d, poolDir); len(have) != 1 {
+		t.Errorf("left %v", have)
+	}
+}
+
 // A power cut at any moment while a segment's file goes to the next one: the old
 // name, if it is still there, has the old segment whole, and the new segment all
 // that was acknowledged in it. (A04)

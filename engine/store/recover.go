@@ -41,6 +41,7 @@ type FileNote struct {
 type found struct {
 	name string
 	size int64
+	dir  bool
 }
 
 // recover opens every segment file: first it looks at all of them, and writes
@@ -155,7 +156,7 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	}
 }
 
-// listFiles names every file below the topics directory.
+// listFiles names everything in the topics' directories, and what lies beside them.
 func (s *Store) listFiles() ([]found, error) {
 	var files []found
 	topics, err := s.disk.List(segfile.TopicsDir)
@@ -165,7 +166,7 @@ func (s *Store) listFiles() ([]found, error) {
 	for _, t := range topics {
 		dir := segfile.TopicsDir + "/" + t.Name
 		if !t.Dir {
-			files = append(files, found{dir, t.Size})
+			files = append(files, found{name: dir, size: t.Size})
 			continue
 		}
 		entries, err := s.disk.List(dir)
@@ -173,8 +174,8 @@ func (s *Store) listFiles() ([]found, error) {
 			return nil, fmt.Errorf("store: list %s: %w", dir, err)
 		}
 		for _, e := range entries {
-			if name := dir + "/" + e.Name; !e.Dir && !segfile.IsLossRecord(name) {
-				files = append(files, found{name, e.Size})
+			if name := dir + "/" + e.Name; e.Dir || !segfile.IsLossRecord(name) {
+				files = append(files, found{name, e.Size, e.Dir})
 			}
 		}
 	}
@@ -183,6 +184,9 @@ func (s *Store) listFiles() ([]found, error) {
 
 // lookAt says what one file is, and opens it if it is fenced. It writes nothing.
 func (s *Store) lookAt(f found) (outcome, error) {
+	if f.dir { // it may have the name of a segment to come
+		return outcome{unknown: &FileNote{File: f.name, Err: errors.New("a directory where only segment files are")}}, nil
+	}
 	id, ok := segfile.ParseName(f.name)
 	if !ok {
 		return outcome{unknown: &FileNote{File: f.name, Err: errors.New("not a segment file's name")}}, nil

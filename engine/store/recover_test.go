@@ -226,6 +226,10 @@ func TestStrangeFiles(t *testing.T) {
 	}
 	must(t, d.Mkdir("topics/stranger"))
 	must(t, d.Mkdir("topics/empty"))
+	folder := segfile.Name(segID(0, 6)) // where a segment is to come
+	must(t, d.Mkdir(folder))
+	write(t, d, folder+"/kept", []byte("x"))
+	must(t, d.SyncDir(folder))
 	for name, content := range strange {
 		write(t, d, name, content)
 	}
@@ -238,7 +242,10 @@ func TestStrangeFiles(t *testing.T) {
 		unknown = append(unknown, n.File)
 	}
 	slices.Sort(unknown)
-	if want := slices.Sorted(maps.Keys(strange)); !slices.Equal(unknown, want) || len(rec.Damaged) > 0 {
+	want := slices.Sorted(maps.Keys(strange))
+	want = append(want, folder)
+	slices.Sort(want)
+	if !slices.Equal(unknown, want) || len(rec.Damaged) > 0 {
 		t.Fatalf("unknown %v, want %v; damaged %v", unknown, want, rec.Damaged)
 	}
 	holds(t, mustSegment(t, s, segID(0, 0)), b)
@@ -249,10 +256,14 @@ func TestStrangeFiles(t *testing.T) {
 	for _, n := range rec.Unknown {
 		to, err := s.SetAside(n.File)
 		must(t, err)
+		if n.File == folder {
+			aside[to+"/kept"] = []byte("x")
+			continue
+		}
 		aside[to] = strange[n.File]
 	}
-	if len(aside) != len(strange) {
-		t.Fatalf("%d names for %d files", len(aside), len(strange))
+	if len(aside) != len(want) {
+		t.Fatalf("%d names for %d files", len(aside), len(want))
 	}
 	for _, id := range s.IDs() { // nobody's: as after metadata that was put back
 		to, err := s.SetAsideSegment(id)
