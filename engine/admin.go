@@ -207,7 +207,11 @@ func (e *Engine) measure(topic string, r *RangeInfo, s *SegmentInfo) {
 	if err != nil {
 		return
 	}
-	seg, err := e.store.Segment(fence.SegmentID{Range: fence.RangeID{Topic: id, Seq: r.Seq}, Seq: s.Seq})
+	sid := fence.SegmentID{Range: fence.RangeID{Topic: id, Seq: r.Seq}, Seq: s.Seq}
+	if s.Missing = e.lost[sid] != nil; s.Missing {
+		return
+	}
+	seg, err := e.store.Segment(sid)
 	if err != nil {
 		s.Missing = s.Records > 0 || !s.Active
 		return

@@ -305,8 +305,11 @@ func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, boo
 		return nil, false, c.e.missing(segment)
 	}
 	scan, err := seg.Scan(c.pos[id])
-	if err != nil {
+	if errors.Is(err, store.ErrNoSegment) {
 		return nil, true, nil // deleted meanwhile: look again
+	}
+	if err != nil {
+		return nil, false, err
 	}
 	if c.left != nil && c.left.id == id {
 		scan.Follow(c.left.scan)

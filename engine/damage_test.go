@@ -203,6 +203,15 @@ func TestOpenSegmentLost(t *testing.T) {
 		is(t, err, ErrDamaged, base)
 		_, err = e.Roll(within(t), "left")
 		is(t, err, ErrDamaged, base)
+		_, err = e.NewConsumer(ConsumerOptions{Topic: "left", From: FromTime(time.UnixMilli(0))})
+		is(t, err, ErrDamaged, base)
+		_, err = newConsumer(t, e, ConsumerOptions{Topic: "left", From: FromStart()}).Lag()
+		is(t, err, ErrDamaged, base)
+		d, err := e.Describe(within(t), "left")
+		must(t, err)
+		if s := d.AllRanges[0].Segments; len(s) != 1 || !s[0].Missing || !s[0].Active {
+			t.Fatalf("described as %+v", s)
+		}
 		_, err = e.Retain(within(t))
 		must(t, err)
 		if err := e.CreateTopic(within(t), "other", TopicOptions{}); err != nil && !errors.Is(err, ErrTopicExists) {
@@ -359,6 +368,45 @@ func TestAcceptedLoss(t *testing.T) {
 			t.Fatalf("a lag of %d, %d records and skips %v after the commit", lag, len(got), skips)
 		}
 		must(t, c.Close())
+		shut(t, e)
+	}
+}
+
+// B06, I6: a file that holds more than its segment was sealed with reaches into the
+// next one. Nobody reads past the seal, the seal stands, and reading the segment is an
+// error that says both ends.
+func TestSegmentLongerThanItsSeal(t *testing.T) {
+	dir := t.TempDir()
+	kill(t, dir) // leaves 10 records in an open segment
+	files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+	must(t, err)
+	whole, err := os.ReadFile(files[0])
+	must(t, err)
+	must(t, os.Truncate(files[0], segfile.DataStart+4096+5*4096)) // a flush each
+	e := open(t, dir, Options{})
+	if o := e.Opened(); o.Recovered != 1 || o.Records != 5 {
+		t.Fatalf("%+v", o)
+	}
+	p := newProducer(t, e, ProducerOptions{Topic: "left"})
+	produce(t, p, "k", "behind")
+	shut(t, e)
+	must(t, os.WriteFile(files[0], whole, 0o600))
+	for range 2 {
+		e = open(t, dir, Options{})
+		if n := len(e.Opened().Damaged); n != 1 {
+			t.Fatalf("%d damaged files", n)
+		}
+		got, err := readUntil(t, e, "left")
+		is(t, err, ErrDamaged, filepath.Base(files[0]), "ends at offset 10", "sealed at offset 5")
+		if len(got) != 0 {
+			t.Errorf("served %q of it", got)
+		}
+		d, err := e.Describe(within(t), "left")
+		must(t, err)
+		first := d.AllRanges[0].Segments[0]
+		if first.Active || first.Records != 5 || !first.Missing || d.Records != 6 {
+			t.Errorf("described as %+v", d)
+		}
 		shut(t, e)
 	}
 }

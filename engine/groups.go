@@ -74,7 +74,8 @@ func (e *Engine) groupExists(topic, group string) error {
 	return err
 }
 
-// Lag is how many records are stored behind the consumer's place.
+// Lag is how many records are stored behind the consumer's place. Where a range's end
+// is not known, because its open segment is damaged, it is an ErrDamaged.
 func (c *Consumer) Lag() (n uint64, err error) {
 	list, err := c.unread()
 	for _, u := range list {
@@ -112,17 +113,23 @@ type unread struct {
 	first   uint64
 }
 
-// unread lists the ranges that are not finished.
+// unread lists the ranges that are not finished, but for those whose end is not known:
+// for one of them there is an error.
 func (c *Consumer) unread() (list []unread, err error) {
 	if err := c.e.begin(); err != nil {
 		return nil, err
 	}
 	defer c.e.end()
+	var unknown error
 	err = c.look(func(s *cp.State) error {
 		for r := range s.Ranges(c.opts.Topic) {
 			offset, ok := c.pos[r.ID]
 			if !ok && !slices.ContainsFunc(r.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok }) {
 				continue // finished, or another reader's
+			}
+			if head := s.Head(r.ID); head != nil && c.e.lost[head.ID] != nil {
+				unknown = about(c.opts.Topic, int64(r.ID.Seq), c.e.lost[head.ID])
+				continue
 			}
 			u := unread{GroupRange: GroupRange{Range: r.ID.Seq, Offset: offset, End: c.e.endOf(s, r)}}
 			for seg := range s.Segments(r.ID) {
@@ -143,6 +150,9 @@ func (c *Consumer) unread() (list []unread, err error) {
 		}
 		return nil
 	})
+	if err == nil {
+		err = unknown
+	}
 	return list, about(c.opts.Topic, -1, err)
 }
 

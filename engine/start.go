@@ -9,6 +9,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
 )
 
@@ -142,8 +143,11 @@ func (e *Engine) findTime(s *cp.Segment, at time.Time) (uint64, bool, error) {
 		return 0, false, e.missing(s.ID) // expired, or not written yet
 	}
 	scan, err := seg.ScanTime(at.UnixMilli())
+	if errors.Is(err, store.ErrNoSegment) {
+		return 0, false, nil // expired meanwhile
+	}
 	if err != nil {
-		return 0, false, nil
+		return 0, false, err
 	}
 	defer scan.Close()
 	for {

@@ -55,7 +55,7 @@ type SegmentInfo struct {
 	SealedAt time.Time
 	OpenedAt time.Time
 	File     string // in the log directory
-	Missing  bool   // the metadata knows it and the disk does not
+	Missing  bool   // the disk has no file that could be it: it was removed, or is damaged
 }
 
 // GroupInfo is a group of a topic's consumers.
