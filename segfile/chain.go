@@ -21,6 +21,9 @@ func (v *Verdict) walk(o *opened) error {
 	if err := o.readStart(); err != nil {
 		return err
 	}
+	if why := o.shortened(); why != "" {
+		v.damage(o.size, why)
+	}
 	// The start mark was durable before the file had its name, whatever it says.
 	r.durable = DataStart + 1
 	if o.hasMark {
@@ -50,6 +53,15 @@ func (v *Verdict) walk(o *opened) error {
 			return err
 		}
 	}
+}
+
+// shortened says how an open file is shorter than it was made, which only others do to
+// it; "" when it is not.
+func (o *opened) shortened() string {
+	if o.size >= o.hdr.blocks {
+		return ""
+	}
+	return fmt.Sprintf("the file ends here, and was %d bytes long when it was made", o.hdr.blocks)
 }
 
 // recovery follows the chain of frames of an open file.

@@ -66,6 +66,8 @@ func Verify(d disk.Disk, name string, progress func(done, total int64) error) (R
 		if err := s.footer(); err != nil {
 			return rep, err
 		}
+	} else if why := o.shortened(); why != "" {
+		s.problem(o.size, why)
 	}
 	rep.Frames, rep.Bytes, rep.Digest = s.tally.frames, s.tally.bytes, s.tally.digest
 	if len(rep.Problems) > 0 {

@@ -130,7 +130,8 @@ func (s *Segment) latchFailed(short bool) (fence.End, error) {
 		}
 	}
 	if err == nil && v.Latch.State() == fence.Open && short && s.writer != nil {
-		if err = s.writer.File().Truncate(s.end.Position); err == nil {
+		// Not what it was made with: an open file that is shorter was cut by somebody else.
+		if err = s.writer.File().Truncate(max(s.end.Position, s.blocks)); err == nil {
 			v, err = s.recovered()
 		}
 	}
