@@ -224,7 +224,14 @@ func (j *journal) tryRotate(need int64) error {
 		}
 		pos += int64(len(f))
 	}
-	h := slotHeader{generation: j.generation + 1, salt: salt, start: j.start, disk: j.disk}
+	size, err := j.slots[spare].Size()
+	if err != nil {
+		return fmt.Errorf("journal: %s: %w", j.name[spare], err)
+	}
+	h := slotHeader{
+		version: journalVersion, blocks: uint32(size / block),
+		generation: j.generation + 1, salt: salt, start: j.start, disk: j.disk,
+	}
 	if err := j.slots[spare].WriteAt(h.encode(), 0); err != nil {
 		return fmt.Errorf("journal: %s: write at byte 0: %w", j.name[spare], err)
 	}

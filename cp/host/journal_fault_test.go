@@ -375,3 +375,74 @@ func TestSavesShareWrites(t *testing.T) {
 		t.Errorf("%d replicas", len(j.image))
 	}
 }
+
+// C05: a journal that was cut is refused, with its file, whatever its length: closed or
+// left by a process that died, in its first generation or a later one, in a frame,
+// between two, or behind the last.
+func TestC05JournalCutAnywhere(t *testing.T) {
+	for _, closed := range []bool{true, false} {
+		for _, rotated := range []bool{true, false} {
+			d := newSimDisk(rand.New(rand.NewPCG(5, 5)))
+			j, m := fill(t, d, 12)
+			if rotated {
+				j.limit = j.pos
+			}
+			for range 8 {
+				ops := m.next()
+				if err := j.commit(ops...); err != nil {
+					t.Fatal(err)
+				}
+				m.took(ops)
+			}
+			active, end := j.active, j.pos
+			if closed {
+				if err := j.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			size := int64(len(d.slots[active].data))
+			cuts := []int64{1, 59, 60, 512, size - block, size - 1, size}
+			for at := int64(0); at <= end+block; at += block {
+				cuts = append(cuts, at, at+d.rng.Int64N(block))
+			}
+			for _, at := range cuts {
+				c := d.reboot()
+				c.slots[active].data = c.slots[active].data[:at]
+				j, err := openJournal(c.files(), [2]string{"journal-0", "journal-1"}, [16]byte{7}, false, next, quiet())
+				var damage *DamageError
+				switch {
+				case at == size:
+					if err != nil || !bytes.Equal(dump(j.image), dump(m.want)) {
+						t.Fatalf("closed %v, rotated %v, not cut: %v", closed, rotated, err)
+					}
+				case !errors.As(err, &damage) && !errors.Is(err, ErrWiped):
+					t.Fatalf("closed %v, rotated %v, cut to %d of %d, where frames end at %d: %v", closed, rotated, at, size, end, err)
+				}
+			}
+		}
+	}
+}
+
+// A spare slot of any length, as what was begun in it last may have left, is used again.
+func TestSpareSlotOfAnyLength(t *testing.T) {
+	d := newSimDisk(rand.New(rand.NewPCG(6, 6)))
+	j, m := fill(t, d, 20)
+	spare := 1 - j.active
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{60, block - 1, block, block + 1, 3*block + 512, len(d.slots[spare].data) - 1} {
+		c := d.reboot()
+		c.slots[spare].data = c.slots[spare].data[:size]
+		for range 3 {
+			j := mustOpenSim(t, c)
+			if !bytes.Equal(dump(j.image), dump(m.want)) {
+				t.Fatalf("spare of %d bytes: recovered\n%s", size, describe(j.image))
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			c = c.reboot()
+		}
+	}
+}

@@ -15,7 +15,9 @@ import (
 //	block 0, one sector of it used, so that it is old or new after a crash:
 //	  off size field
 //	    0    8 magic      "RFraft\x00\x01"
-//	    8    4 version    1
+//	    8    4 version    2
+//	   12    4 blocks     of 4,096 bytes that the slot had when the generation began, and has until
+//	                      the next one: a shorter one was cut. 0 in version 1, which had none
 //	   16    8 generation counts rotations; the higher of two slots is the journal
 //	   24    8 salt       random per generation, seeds every frame's hash
 //	   32    8 start      how often the directory was opened, this time included
@@ -29,7 +31,9 @@ import (
 //	   24    4 length     of the payload
 //	   28      payload    records, see record.go
 const (
-	journalVersion = 1
+	journalVersion = 2
+
+	offBlocks = 12
 
 	offGeneration, offSalt, offStart, offDisk, offSlotCRC, slotHeaderLen = 16, 24, 32, 40, 56, 60
 
@@ -58,6 +62,8 @@ const (
 )
 
 type slotHeader struct {
+	version    uint32
+	blocks     uint32
 	generation uint64
 	salt       uint64
 	start      uint64
@@ -67,7 +73,8 @@ type slotHeader struct {
 func (h slotHeader) encode() []byte {
 	b := make([]byte, block)
 	copy(b, slotMagic[:])
-	binary.LittleEndian.PutUint32(b[8:], journalVersion)
+	binary.LittleEndian.PutUint32(b[8:], h.version)
+	binary.LittleEndian.PutUint32(b[offBlocks:], h.blocks)
 	binary.LittleEndian.PutUint64(b[offGeneration:], h.generation)
 	binary.LittleEndian.PutUint64(b[offSalt:], h.salt)
 	binary.LittleEndian.PutUint64(b[offStart:], h.start)
@@ -90,14 +97,15 @@ func decodeSlotHeader(b []byte) (h slotHeader, err error) {
 	if crc32.Checksum(b[:offSlotCRC], castagnoli) != binary.LittleEndian.Uint32(b[offSlotCRC:]) {
 		return h, errors.New("header checksum does not match")
 	}
-	if v := binary.LittleEndian.Uint32(b[8:]); v != journalVersion {
-		return h, fmt.Errorf("%w: version %d, this program knows %d", ErrNewer, v, journalVersion)
+	if h.version = binary.LittleEndian.Uint32(b[8:]); h.version > journalVersion {
+		return h, fmt.Errorf("%w: version %d, this program knows %d", ErrNewer, h.version, journalVersion)
 	}
+	h.blocks = binary.LittleEndian.Uint32(b[offBlocks:])
 	h.generation = binary.LittleEndian.Uint64(b[offGeneration:])
 	h.salt = binary.LittleEndian.Uint64(b[offSalt:])
 	h.start = binary.LittleEndian.Uint64(b[offStart:])
 	h.disk = [16]byte(b[offDisk:])
-	if h.generation == 0 || !bytes.Equal(h.encode()[:slotHeaderLen], b[:slotHeaderLen]) {
+	if h.generation == 0 || h.version == 0 || h.version == 1 && h.blocks != 0 || !bytes.Equal(h.encode()[:slotHeaderLen], b[:slotHeaderLen]) {
 		return h, errors.New("header has values that are never written")
 	}
 	return h, nil

@@ -108,10 +108,19 @@ func TestWhatIsSaved(t *testing.T) {
 
 // The layout is pinned: whoever changes it changes journalVersion.
 func TestJournalGolden(t *testing.T) {
-	h := slotHeader{generation: 3, salt: 0x1122334455667788, start: 9, disk: [16]byte{1, 15: 2}}
-	const header = "524672616674000101000000000000000300000000000000887766554433221109000000000000000100000000000000000000000000000227ad163b"
+	h := slotHeader{version: 2, blocks: 512, generation: 3, salt: 0x1122334455667788, start: 9, disk: [16]byte{1, 15: 2}}
+	const header = "5246726166740001020000000002000003000000000000008877665544332211090000000000000001000000000000000000000000000002f8ab373e"
+	const older = "524672616674000101000000000000000300000000000000887766554433221109000000000000000100000000000000000000000000000227ad163b"
 	if got := hex.EncodeToString(h.encode()[:slotHeaderLen]); got != header {
 		t.Errorf("slot header\n%s, want\n%s", got, header)
+	}
+	b := make([]byte, block)
+	if _, err := hex.Decode(b, []byte(older)); err != nil {
+		t.Fatal(err)
+	}
+	h.version, h.blocks = 1, 0
+	if got, err := decodeSlotHeader(b); err != nil || got != h {
+		t.Errorf("version 1: %+v, %v", got, err)
 	}
 	f := beginFrame(nil)
 	for _, o := range []op{
@@ -165,7 +174,7 @@ func FuzzRecords(f *testing.F) {
 // FuzzFrame reads any bytes as a slot and as a frame; what is accepted is what would
 // be written.
 func FuzzFrame(f *testing.F) {
-	f.Add(slotHeader{generation: 3, salt: 5, start: 9}.encode(), uint64(5))
+	f.Add(slotHeader{version: 2, blocks: 9, generation: 3, salt: 5, start: 9}.encode(), uint64(5))
 	f.Add(endFrame(append(beginFrame(nil), "payload"...), kindRecords, 2, 5), uint64(5))
 	f.Fuzz(func(t *testing.T, b []byte, salt uint64) {
 		if len(b) >= block {

@@ -40,7 +40,7 @@ func choose(state [2]slotState, generation [2]uint64) (active int, err error) {
 	default:
 		return 0, errors.New("a slot header is damaged")
 	}
-	// From the second generation on, both slots have been used.
+	// The first two generations are written before anything is answered.
 	if generation[active] != 1 {
 		return 0, fmt.Errorf("generation %d stands alone: the other slot was emptied", generation[active])
 	}
@@ -91,15 +91,24 @@ func openJournal(slots [2]slotFile, names [2]string, disk [16]byte, form bool, n
 	} else {
 		last = headers[active]
 		j.active, j.generation, j.salt = active, last.generation, last.salt
-		if err := j.replay(); err != nil {
+		if err := j.replay(last); err != nil {
 			return nil, err
 		}
+	}
+	if len(j.image) == 0 && !form {
+		return nil, ErrWiped // what followed the first generation is gone
 	}
 	if j.start, err = next(last); err != nil {
 		return nil, err
 	}
 	if err := j.tryRotate(0); err != nil {
 		return nil, err
+	}
+	if active < 0 {
+		// From now on a slot that is empty was emptied.
+		if err := j.tryRotate(0); err != nil {
+			return nil, err
+		}
 	}
 	if err := j.even(slack, false); err != nil {
 		return nil, err
@@ -124,11 +133,14 @@ func readSlotHeader(f slotFile) (slotHeader, error) {
 
 // replay rebuilds the image from the active slot and refuses damage that a crash
 // cannot have caused.
-func (j *journal) replay() error {
+func (j *journal) replay(h slotHeader) error {
 	f, name := j.slots[j.active], j.name[j.active]
 	size, err := f.Size()
 	if err != nil {
 		return fmt.Errorf("journal: %s: %w", name, err)
+	}
+	if made := int64(h.blocks) * block; size < made {
+		return &DamageError{File: name, Byte: size, Reason: fmt.Sprintf("the file ends here, and was %d bytes long when it was begun", made)}
 	}
 	data := make([]byte, blocks(int(size)))
 	if n, err := f.ReadAt(data[:size], 0); err != nil && !(errors.Is(err, io.EOF) && int64(n) == size) {

@@ -88,10 +88,15 @@ func (j *journal) setStuck(stuck bool) {
 }
 
 // grow writes zeros from have to want, so that later writes take no new blocks.
-// What it could not finish it gives back.
+// What it could not finish it gives back. A slot that was cut somewhere in a block
+// loses what is left of that one, but not its header: it holds an older generation.
 func grow(f slotFile, have, want int64) error {
-	zeros := make([]byte, min(want-have, 1<<20))
-	for pos := have; pos < want; pos += int64(len(zeros)) {
+	start := have / block * block
+	if start == 0 && have > 0 {
+		start = block
+	}
+	zeros := make([]byte, min(want-start, 1<<20))
+	for pos := start; pos < want; pos += int64(len(zeros)) {
 		if err := f.WriteAt(zeros[:min(int64(len(zeros)), want-pos)], pos); err != nil {
 			return errors.Join(err, f.Truncate(have))
 		}
