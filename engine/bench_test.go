@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -79,6 +80,35 @@ func BenchmarkBatch(b *testing.B) {
 			b.ReportMetric(float64(s.FlushBytes)/float64(s.Flushes), "B/flush")
 		})
 	}
+}
+
+// BenchmarkFill fills batches in place and sends none of them.
+func BenchmarkFill(b *testing.B) {
+	const records, size = 1000, 100
+	_, p := benchEngine(b)
+	ctx, text := context.Background(), make([]byte, size)
+	for b.Loop() {
+		batch, err := p.NewBatch(ctx, 256<<10)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range records {
+			key, value, err := batch.Reserve(16, size-16)
+			if err != nil {
+				b.Fatal(err)
+			}
+			binary.BigEndian.PutUint64(key[8:], uint64(i))
+			copy(value, text)
+			if err := batch.Commit(key); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := batch.finish(); err != nil {
+			b.Fatal(err)
+		}
+		batch.Discard()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/records, "ns/record")
 }
 
 // BenchmarkProduce stores records one by one from several goroutines.

@@ -13,16 +13,11 @@ import (
 // to the device from where it lies. One goroutine fills it; it is sent once. A
 // batch that is not sent must be discarded.
 type Batch struct {
-	p     *Producer
-	b     *batch
-	count uint64
-	// Positions of the keyed records; keyless ones get theirs with their sequences.
-	minPos, maxPos uint32
-	keyed          bool
-	now            int64    // the time of records that name none
-	keyless        []uint32 // places of records without a key
-	key            []byte   // what Reserve made room for
-	finished       bool     // the inner batch has its frame: Send was tried
+	p        *Producer
+	b        *batch
+	count    uint64
+	now      int64 // the time of records that name none
+	finished bool  // the inner batch has its frame: Send was tried
 }
 
 // NewBatch returns an empty batch of at most size bytes, on disk and in memory; 0
@@ -47,7 +42,7 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if err != nil {
 		return nil, about(p.name, -1, err)
 	}
-	return &Batch{p: p, b: b, minPos: ^uint32(0), now: p.e.millis()}, nil
+	return &Batch{p: p, b: b, now: p.e.millis()}, nil
 }
 
 // Len is the number of records so far.
@@ -62,11 +57,10 @@ func (b *Batch) Add(r Record) error {
 	if !r.Time.IsZero() {
 		rec.Timestamp = r.Time.UnixMilli()
 	}
-	b.expect(r.Key)
 	if err := b.b.build.Add(&rec, b.next()); err != nil {
 		return b.refused(err)
 	}
-	b.note(r.Key)
+	b.count++
 	return nil
 }
 
@@ -96,7 +90,6 @@ func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	if err != nil {
 		return nil, nil, b.refused(err)
 	}
-	b.key = key
 	return key, value, nil
 }
 
@@ -106,11 +99,10 @@ func (b *Batch) Commit(key []byte) error {
 	if err := b.fillable(); err != nil {
 		return err
 	}
-	b.expect(b.key)
 	if err := b.b.build.Commit(b.next()); err != nil {
 		return about(b.p.name, -1, err)
 	}
-	b.note(b.key) // not key: the record's position comes from what lies in the batch
+	b.count++
 	return nil
 }
 
@@ -121,26 +113,6 @@ func (b *Batch) next() uint64 {
 		return 0
 	}
 	return b.count + 1
-}
-
-// expect keeps the positions of the keyed records apart before the first keyless
-// one comes, whose place in the builder is that of a sequence it will not have.
-func (b *Batch) expect(key []byte) {
-	if key == nil && len(b.keyless) == 0 && b.count > 0 {
-		b.minPos, b.maxPos = b.b.build.Positions()
-		b.keyed = true
-	}
-}
-
-func (b *Batch) note(key []byte) {
-	b.count++
-	switch {
-	case key == nil:
-		b.keyless = append(b.keyless, uint32(b.count-1))
-	case len(b.keyless) > 0:
-		pos := record.Position(key)
-		b.minPos, b.maxPos, b.keyed = min(b.minPos, pos), max(b.maxPos, pos), true
-	}
 }
 
 // Discard gives the memory of a batch back that was not sent.
@@ -233,32 +205,7 @@ func (b *Batch) finish() error {
 func (b *Batch) renumber(h *record.Head) {
 	h.FirstSeq = b.p.seq + 1
 	h.LastSeq = b.p.seq + b.count
-	if len(b.keyless) == 0 {
-		return // the builder's positions are right
-	}
-	h.MinPos, h.MaxPos = ^uint32(0), 0
-	if b.keyed {
-		h.MinPos, h.MaxPos = b.minPos, b.maxPos
-	}
-	b.widen(h)
-}
-
-// keylessRun is how many sequences share the position of a keyless record.
-const keylessRun = 1024
-
-// widen makes the positions cover those of the keyless records: one for every run
-// of sequences that has such a record (record.KeylessPosition).
-func (b *Batch) widen(h *record.Head) {
-	run := ^uint64(0)
-	for _, i := range b.keyless {
-		seq := h.FirstSeq + uint64(i)
-		if seq/keylessRun == run {
-			continue
-		}
-		run = seq / keylessRun
-		pos := record.KeylessPosition(b.p.opts.ID, seq)
-		h.MinPos, h.MaxPos = min(h.MinPos, pos), max(h.MaxPos, pos)
-	}
+	h.MinPos, h.MaxPos = b.b.build.PositionsFrom(h.FirstSeq)
 }
 
 // dispatch puts a finished batch on its lane, behind what the lane holds, or cuts

@@ -11,23 +11,35 @@ import "math"
 type Builder struct {
 	buf      []byte // the caller's
 	limit    int    // largest frame
+	ample    int    // data and columnsBytes a record that fit, whatever the columns
 	producer uint64
 
 	size int       // bytes of data
 	cols columnSet // optional columns that the records so far need
 
-	keyEnds, valueEnds    []uint32
+	ends                  []ends
 	headerEnds, sequences []uint32 // filled from the first record that needs them
 	timestamps            []int64  // likewise
 	nullKeys, nullValues  []byte   // likewise; as long as the last set bit needs
 
 	firstSeq, lastSeq uint64
 	minTime, maxTime  int64
-	minPos, maxPos    uint32
+	keyed, unkeyed    span // positions of the records with and without a key
 	keyless           keyless
 
 	pending pending
 }
+
+// ends is where a record's key and its value end in the data.
+type ends struct{ key, value uint32 }
+
+// span is the smallest and the largest of some positions.
+type span struct{ lowest, highest uint32 }
+
+// noSpan is the span of nothing: it adds nothing to another.
+var noSpan = span{lowest: math.MaxUint32}
+
+func (s *span) add(pos uint32) { s.lowest, s.highest = min(s.lowest, pos), max(s.highest, pos) }
 
 // pending is a record whose place is reserved.
 type pending struct {
@@ -40,29 +52,46 @@ type pending struct {
 // Reset starts an empty batch of a producer in buf, whose first bytes are kept for
 // the header. The frame will be at most as long as buf, and as MaxFrame.
 func (b *Builder) Reset(buf []byte, producer uint64) {
+	limit := min(len(buf), MaxFrame)
 	*b = Builder{
-		buf: buf, limit: min(len(buf), MaxFrame), producer: producer,
-		keyEnds: b.keyEnds[:0], valueEnds: b.valueEnds[:0], headerEnds: b.headerEnds[:0],
+		buf: buf, limit: limit, ample: min(limit, MaxFrame/2) - HeaderSize - dataAt - columnsFixed, producer: producer,
+		ends: b.ends[:0], headerEnds: b.headerEnds[:0],
 		sequences: b.sequences[:0], timestamps: b.timestamps[:0],
 		nullKeys: b.nullKeys[:0], nullValues: b.nullValues[:0],
-		minTime: math.MaxInt64, maxTime: math.MinInt64, minPos: math.MaxUint32,
+		minTime: math.MaxInt64, maxTime: math.MinInt64, keyed: noSpan, unkeyed: noSpan,
 	}
 }
 
 // Len is the number of records so far.
-func (b *Builder) Len() int { return len(b.keyEnds) }
+func (b *Builder) Len() int { return len(b.ends) }
 
 // Bytes is the length of the frame if it were finished now, 0 while it is empty.
 func (b *Builder) Bytes() int {
-	if len(b.keyEnds) == 0 {
+	if len(b.ends) == 0 {
 		return 0
 	}
-	return HeaderSize + payloadSize(len(b.keyEnds), b.size, b.cols)
+	return HeaderSize + payloadSize(len(b.ends), b.size, b.cols)
 }
 
 // Positions are the smallest and the largest key position so far. They mean
 // nothing while the batch is empty.
-func (b *Builder) Positions() (lowest, highest uint32) { return b.minPos, b.maxPos }
+func (b *Builder) Positions() (lowest, highest uint32) {
+	return min(b.keyed.lowest, b.unkeyed.lowest), max(b.keyed.highest, b.unkeyed.highest)
+}
+
+// PositionsFrom is what Positions would be if the records had the sequences from
+// first on, one after another.
+func (b *Builder) PositionsFrom(first uint64) (lowest, highest uint32) {
+	s := b.keyed
+	for i := 0; i < 8*len(b.nullKeys); i++ {
+		if b.nullKeys[i/8]&(1<<(i%8)) != 0 {
+			seq := first + uint64(i)
+			s.add(KeylessPosition(b.producer, seq))
+			i += 1<<runShift - 1 - int(seq%(1<<runShift)) // the rest of the run lies there too
+		}
+	}
+	return s.lowest, s.highest
+}
 
 // Sequences are the first and the last sequence so far, 0 for none.
 func (b *Builder) Sequences() (first, last uint64) { return b.firstSeq, b.lastSeq }
@@ -72,8 +101,13 @@ func (b *Builder) Sequences() (first, last uint64) { return b.firstSeq, b.lastSe
 //
 // It answers ErrBatchFull when the batch has no room for r, ErrRecordTooLarge when
 // an empty one would have none either.
-func (b *Builder) Add(r *Record, seq uint64) error {
-	if err := b.checkSequence(seq); err != nil {
+func (b *Builder) Add(r *Record, seq uint64) error { return b.AddAt(r, Position(r.Key), seq) }
+
+// AddAt is Add for callers who know the [Position] of r's key already. A null key
+// has none, and pos is ignored.
+func (b *Builder) AddAt(r *Record, pos uint32, seq uint64) error {
+	cols, err := b.sequenceColumn(seq)
+	if err != nil {
 		return err
 	}
 	keyLen, valueLen := len(r.Key), len(r.Value)
@@ -83,13 +117,13 @@ func (b *Builder) Add(r *Record, seq uint64) error {
 	if r.Value == nil {
 		valueLen = -1
 	}
-	if err := b.reserve(keyLen, valueLen, r.Headers, r.Timestamp, b.sequenceColumn(seq)); err != nil {
+	if err := b.reserve(keyLen, valueLen, r.Headers, r.Timestamp, cols); err != nil {
 		return err
 	}
 	at := HeaderSize + dataAt + b.size
 	copy(b.buf[at:], r.Key)
 	copy(b.buf[at+len(r.Key):], r.Value)
-	b.commit(r.Key, seq)
+	b.commit(pos, seq, cols)
 	return nil
 }
 
@@ -98,19 +132,19 @@ func (b *Builder) Add(r *Record, seq uint64) error {
 // null. Headers are copied now. Another Reserve or Add takes the place back.
 func (b *Builder) Reserve(keyLen, valueLen int, headers []Header, timestamp int64) (key, value []byte, err error) {
 	cols := columnSet(0)
-	if len(b.keyEnds) != 0 {
+	if len(b.ends) != 0 {
 		cols = hasSequences // the sequence comes with Commit: there must be room for any
 	}
 	if err := b.reserve(keyLen, valueLen, headers, timestamp, cols); err != nil {
 		return nil, nil, err
 	}
-	at := HeaderSize + dataAt
 	p := &b.pending
+	data := b.buf[HeaderSize+dataAt:]
 	if p.cols&hasNullKeys == 0 {
-		key = b.buf[at+b.size : at+p.keyEnd : at+p.keyEnd]
+		key = data[b.size:p.keyEnd:p.keyEnd]
 	}
 	if p.cols&hasNullValues == 0 {
-		value = b.buf[at+p.keyEnd : at+p.valueEnd : at+p.valueEnd]
+		value = data[p.keyEnd:p.valueEnd:p.valueEnd]
 	}
 	return key, value, nil
 }
@@ -120,41 +154,35 @@ func (b *Builder) Commit(seq uint64) error {
 	if !b.pending.valid {
 		return ErrUsage
 	}
-	if err := b.checkSequence(seq); err != nil {
+	cols, err := b.sequenceColumn(seq)
+	if err != nil {
 		return err
 	}
 	at := HeaderSize + dataAt
-	b.commit(b.buf[at+b.size:at+b.pending.keyEnd], seq)
+	b.commit(Position(b.buf[at+b.size:at+b.pending.keyEnd]), seq, cols)
 	return nil
 }
 
-func (b *Builder) checkSequence(seq uint64) error {
+// sequenceColumn says whether a record of this sequence, added now, needs the
+// sequences' column, or why it cannot be added.
+func (b *Builder) sequenceColumn(seq uint64) (columnSet, error) {
+	if n := uint64(len(b.ends)); n == 0 || seq == b.firstSeq+n && b.firstSeq != 0 || seq|b.firstSeq == 0 {
+		return 0, nil
+	}
 	switch {
-	case len(b.keyEnds) == 0:
-		return nil
-	case b.firstSeq == 0 && seq == 0:
-		return nil
 	case b.firstSeq == 0 || seq <= b.lastSeq:
-		return ErrSequence
+		return 0, ErrSequence
 	case seq-b.firstSeq > maxSpan:
-		return ErrBatchFull
+		return 0, ErrBatchFull
 	}
-	return nil
-}
-
-// sequenceColumn says whether a record of this sequence, added now, needs one.
-func (b *Builder) sequenceColumn(seq uint64) columnSet {
-	if n := uint64(len(b.keyEnds)); n == 0 || seq == 0 || seq-b.firstSeq == n {
-		return 0
-	}
-	return hasSequences
+	return hasSequences, nil
 }
 
 // reserve makes room for a record that also needs the columns cols, and copies its
 // headers there.
 func (b *Builder) reserve(keyLen, valueLen int, headers []Header, timestamp int64, cols columnSet) error {
 	// In place, field by field: a copy of the whole stalls on stores of other sizes.
-	p, n := &b.pending, len(b.keyEnds)
+	p, n := &b.pending, len(b.ends)
 	p.valid = false
 	if max(keyLen, valueLen) > MaxFrame { // before a sum can overflow
 		return ErrRecordTooLarge
@@ -173,19 +201,18 @@ func (b *Builder) reserve(keyLen, valueLen int, headers []Header, timestamp int6
 	if valueLen < 0 {
 		valueLen, cols = 0, cols|hasNullValues
 	}
-	if n != 0 && timestamp != b.minTime {
+	if timestamp != b.minTime && n != 0 {
 		cols |= hasTimestamps
 	}
-	size := keyLen + valueLen + headerLen
-	if n == MaxRecords || !b.fits(n+1, b.size+size, b.cols|cols) {
-		if !b.fits(1, size, cols&^(hasTimestamps|hasSequences)) {
+	p.keyEnd = b.size + keyLen
+	p.valueEnd = p.keyEnd + valueLen
+	p.headerEnd = p.valueEnd + headerLen
+	if p.headerEnd+columnsBytes*n > b.ample && (n == MaxRecords || !b.fits(n+1, p.headerEnd, b.cols|cols)) {
+		if !b.fits(1, p.headerEnd-b.size, cols&^(hasTimestamps|hasSequences)) {
 			return ErrRecordTooLarge
 		}
 		return ErrBatchFull
 	}
-	p.keyEnd = b.size + keyLen
-	p.valueEnd = p.keyEnd + valueLen
-	p.headerEnd = b.size + size
 	p.timestamp, p.cols, p.valid = timestamp, cols&^hasSequences, true
 	if headerLen != 0 {
 		at := HeaderSize + dataAt
@@ -201,25 +228,22 @@ func (b *Builder) fits(n, size int, cols columnSet) bool {
 	return length <= b.limit && (length <= MaxFrame/2 || trimSize(n, size, cols) <= MaxFrame)
 }
 
-// commit adds the pending record. It cannot fail.
-func (b *Builder) commit(key []byte, seq uint64) {
+// commit adds the pending record, whose key lies at pos. It cannot fail.
+func (b *Builder) commit(pos uint32, seq uint64, cols columnSet) {
 	p := &b.pending
-	if len(b.keyEnds) == 0 {
+	if len(b.ends) == 0 {
 		b.firstSeq = seq
 	}
-	if cols := p.cols | b.sequenceColumn(seq); b.cols|cols != 0 {
+	if cols |= p.cols; b.cols|cols != 0 {
 		b.commitColumns(seq, cols)
 	}
-	var pos uint32
 	if p.cols&hasNullKeys != 0 {
-		pos = b.keyless.position(b.producer, seq)
+		b.unkeyed.add(b.keyless.position(b.producer, seq))
 	} else {
-		pos = Position(key)
+		b.keyed.add(pos)
 	}
-	b.minPos, b.maxPos = min(b.minPos, pos), max(b.maxPos, pos)
 	b.minTime, b.maxTime = min(b.minTime, p.timestamp), max(b.maxTime, p.timestamp)
-	b.keyEnds = append(b.keyEnds, uint32(p.keyEnd))
-	b.valueEnds = append(b.valueEnds, uint32(p.valueEnd))
+	b.ends = append(b.ends, ends{uint32(p.keyEnd), uint32(p.valueEnd)})
 	b.size, b.lastSeq = p.headerEnd, seq
 	p.valid = false
 }
@@ -227,7 +251,7 @@ func (b *Builder) commit(key []byte, seq uint64) {
 // commitColumns adds the pending record to the optional columns, and starts those
 // of cols that are new: the records before it get what their absence meant.
 func (b *Builder) commitColumns(seq uint64, cols columnSet) {
-	p, n := &b.pending, len(b.keyEnds)
+	p, n := &b.pending, len(b.ends)
 	if added := cols &^ b.cols; added != 0 {
 		b.startColumns(added)
 	}
@@ -251,15 +275,17 @@ func (b *Builder) commitColumns(seq uint64, cols columnSet) {
 func (b *Builder) startColumns(added columnSet) {
 	b.cols |= added
 	if added&hasHeaders != 0 {
-		b.headerEnds = append(b.headerEnds, b.valueEnds...)
+		for _, e := range b.ends {
+			b.headerEnds = append(b.headerEnds, e.value)
+		}
 	}
 	if added&hasTimestamps != 0 {
-		for range b.keyEnds {
+		for range b.ends {
 			b.timestamps = append(b.timestamps, b.minTime)
 		}
 	}
 	if added&hasSequences != 0 {
-		for i := range b.keyEnds {
+		for i := range b.ends {
 			b.sequences = append(b.sequences, uint32(i))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -340,5 +341,49 @@ func TestSequences(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What the short check of a Builder lets in fits by the exact one, whichever columns
+// the records need.
+func TestAmpleFits(t *testing.T) {
+	all := hasHeaders | hasTimestamps | hasSequences | hasNullKeys | hasNullValues
+	var b Builder
+	for _, room := range []int{0, 300, 1000, 4096, 1 << 20, MaxFrame/2 - 1, MaxFrame} {
+		b.Reset(make([]byte, room), 1)
+		for n := 1; columnsBytes*(n-1) <= b.ample; n += 1 + n/8 {
+			if size := b.ample - columnsBytes*(n-1); n > MaxRecords || !b.fits(n, size, all) {
+				t.Fatalf("%d records with %d bytes of data do not fit %d", n, size, room)
+			}
+		}
+	}
+}
+
+// PositionsFrom agrees with the positions of records that are built with these
+// sequences.
+func TestPositionsFrom(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		keys := make([][]byte, 1+rng.IntN(4000))
+		for i, keyed := 0, rng.IntN(3); i < len(keys); i++ {
+			if rng.IntN(2) < keyed {
+				keys[i] = []byte{byte(rng.IntN(4))}
+			}
+		}
+		build := func(first uint64) *Builder {
+			var b Builder
+			b.Reset(make([]byte, 1<<18), 9)
+			for i, key := range keys {
+				if err := b.Add(&Record{Key: key}, first+uint64(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return &b
+		}
+		first := 1 + rng.Uint64N(1<<40)
+		lowest, highest := build(1).PositionsFrom(first)
+		if l, h := build(first).Positions(); l != lowest || h != highest {
+			t.Fatalf("seed %d: %d to %d, want %d to %d", seed, lowest, highest, l, h)
+		}
 	}
 }

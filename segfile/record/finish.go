@@ -11,7 +11,7 @@ import (
 // prevSeq is the sequence of the last record that the producer sent to the same
 // range before, 0 for none. The batch stays as it is: Finish may be called again.
 func (b *Builder) Finish(prevSeq uint64) ([]byte, error) {
-	n := len(b.keyEnds)
+	n := len(b.ends)
 	switch {
 	case n == 0:
 		return nil, ErrEmpty
@@ -24,16 +24,16 @@ func (b *Builder) Finish(prevSeq uint64) ([]byte, error) {
 	binary.LittleEndian.PutUint32(payload[dataAt-4:], uint32(b.size))
 	w.start()
 	w.field(fieldData, dataAt-4)
-	w.uint32s(fieldKeyEnds, b.keyEnds)
-	w.uint32s(fieldValueEnds, b.valueEnds)
+	w.ends(b.ends)
 	w.uint32s(fieldHeaderEnds, b.headerEnds)
 	w.uint32s(fieldSequences, b.sequences)
 	w.int64s(fieldTimestamps, b.timestamps)
 	w.bits(fieldNullKeys, b.nullKeys, n)
 	w.bits(fieldNullValues, b.nullValues, n)
+	lowest, highest := b.Positions()
 	h := Head{
 		FrameLen: uint32(len(frame)), PayloadLen: uint32(len(payload)), RawLen: uint32(len(payload)), Count: uint32(n),
-		MinTime: b.minTime, MaxTime: b.maxTime, MinPos: b.minPos, MaxPos: b.maxPos,
+		MinTime: b.minTime, MaxTime: b.maxTime, MinPos: lowest, MaxPos: highest,
 		Producer: b.producer, FirstSeq: b.firstSeq, LastSeq: b.lastSeq, PrevSeq: prevSeq,
 		Hash: xxh3.Hash(payload),
 	}
@@ -74,6 +74,22 @@ func (w *columnWriter) vector(f, entries, size int) []byte {
 	start := w.at + 4
 	w.at = start + entries*size
 	return w.b[start:w.at]
+}
+
+// ends writes the first two columns, which a Builder keeps side by side.
+func (w *columnWriter) ends(column []ends) {
+	keys := w.vector(fieldKeyEnds, len(column), 4)
+	values := w.vector(fieldValueEnds, len(column), 4)
+	le := binary.LittleEndian
+	for len(column) >= 2 && len(keys) >= 8 && len(values) >= 8 {
+		le.PutUint64(keys, uint64(column[0].key)|uint64(column[1].key)<<32)
+		le.PutUint64(values, uint64(column[0].value)|uint64(column[1].value)<<32)
+		column, keys, values = column[2:], keys[8:], values[8:]
+	}
+	for _, e := range column {
+		le.PutUint32(keys, e.key)
+		le.PutUint32(values, e.value)
+	}
 }
 
 func (w *columnWriter) uint32s(f int, column []uint32) {

@@ -65,6 +65,13 @@ const (
 	hasNullValues columnSet = 1 << fieldNullValues
 )
 
+// No batch takes more than this behind its data: a record's entries in all the
+// columns, and once the columns' lengths, their padding and a last record.
+const (
+	columnsBytes = 4*4 + 8 + 2
+	columnsFixed = 128
+)
+
 // payloadSize is the length of a payload of n records with size bytes of data.
 func payloadSize(n, size int, cols columnSet) int {
 	at := dataAt + (size+3)&^3 + 2*(4+4*n)
