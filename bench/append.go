@@ -221,6 +221,7 @@ type sender struct {
 	w      Append
 	worker int
 	at     int           // in the text
+	key    [keySize]byte // of a record that goes alone
 	batch  *engine.Batch // filled and not sent; nil when records go one at a time
 	acked  counter
 }
@@ -237,19 +238,12 @@ func (s *sender) Fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for s.w.BatchRecords == 0 || b.Len() < s.w.BatchRecords {
-		key, value, err := b.Reserve(keySize, s.w.RecordSize-keySize)
-		if errors.Is(err, record.ErrBatchFull) {
-			break
-		}
-		if err == nil {
-			s.fill(key, value)
-			err = b.Commit(key)
-		}
-		if err != nil {
-			b.Discard()
-			return err
-		}
+	for err == nil && (s.w.BatchRecords == 0 || b.Len() < s.w.BatchRecords) {
+		err = s.add(b)
+	}
+	if err != nil && !errors.Is(err, record.ErrBatchFull) {
+		b.Discard()
+		return err
 	}
 	s.batch = b
 	return nil
@@ -286,10 +280,9 @@ func (s *sender) Drop() {
 }
 
 func (s *sender) sendOne(ctx context.Context, done func(error)) error {
-	var key [keySize]byte
 	value := s.text(s.w.RecordSize - keySize)
-	s.stamp(key[:])
-	_, err := s.run.p.Produce(ctx, engine.Record{Key: key[:], Value: value})
+	s.stamp(s.key[:])
+	_, err := s.run.p.Produce(ctx, engine.Record{Key: s.key[:], Value: value})
 	if err == nil {
 		s.acked.Add(1)
 	}
@@ -297,9 +290,15 @@ func (s *sender) sendOne(ctx context.Context, done func(error)) error {
 	return nil
 }
 
-func (s *sender) fill(key, value []byte) {
+// add puts the worker's next record into the batch.
+func (s *sender) add(b *engine.Batch) error {
+	key, value, err := b.Reserve(keySize, s.w.RecordSize-keySize)
+	if err != nil {
+		return err
+	}
 	s.stamp(key)
 	copy(value, s.text(len(value)))
+	return b.Commit(key)
 }
 
 // stamp writes who sent the record and as which one, which the read-back checks.

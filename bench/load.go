@@ -102,8 +102,29 @@ type loadRun struct {
 	first   atomic.Pointer[error]
 }
 
+// A ticket is the right to have one batch in flight. It is used again and again, so
+// that measuring a batch allocates nothing.
+type ticket struct {
+	due  time.Time
+	done func(error)
+}
+
+// tickets are those of one worker, all of them free.
+func (r *loadRun) tickets() chan *ticket {
+	free := make(chan *ticket, r.InFlight)
+	for range r.InFlight {
+		t := &ticket{}
+		t.done = func(err error) {
+			r.finish(t.due, err)
+			free <- t
+		}
+		free <- t
+	}
+	return free
+}
+
 func (r *loadRun) work(ctx context.Context, s Sender) {
-	tokens := make(chan struct{}, r.InFlight)
+	free := r.tickets()
 	end := r.start.Add(r.Duration)
 	limit := cmp.Or(r.MaxErrors, 1000)
 	for ctx.Err() == nil && r.errors.Load() < limit {
@@ -116,39 +137,34 @@ func (r *loadRun) work(ctx context.Context, s Sender) {
 			s.Drop()
 			break
 		}
-		tokens <- struct{}{}
+		t := <-free
 		now := time.Now()
 		if !now.Before(end) { // due in time, but there was no room for it: Behind tells
-			<-tokens
+			free <- t
 			s.Drop()
 			break
 		}
+		t.due = now
 		if r.Rate > 0 {
+			t.due = due
 			r.lateBy(now.Sub(due))
-		} else {
-			due = now
 		}
-		done := func(err error) {
-			r.finish(due, err)
-			<-tokens
-		}
-		if err := s.Send(ctx, done); err != nil {
-			done(err)
+		if err := s.Send(ctx, t.done); err != nil {
+			t.done(err)
 			if errors.Is(err, context.Canceled) {
 				break
 			}
 		}
 	}
-	for range r.InFlight { // all tokens back: nothing is in flight
-		tokens <- struct{}{}
+	for range r.InFlight { // all of them back: nothing is in flight
+		<-free
 	}
 }
 
-// next waits for the next place in the schedule; without a rate that is now.
+// next waits for the next place in the schedule; without a rate there is none.
 func (r *loadRun) next(ctx context.Context, end time.Time) (due time.Time, ok bool) {
 	if r.Rate == 0 {
-		now := time.Now()
-		return now, now.Before(end)
+		return due, true
 	}
 	n := r.due.Add(1) - 1
 	due = r.start.Add(time.Duration(float64(n) / r.Rate * float64(time.Second)))
@@ -167,8 +183,9 @@ func (r *loadRun) next(ctx context.Context, end time.Time) (due time.Time, ok bo
 
 func (r *loadRun) finish(due time.Time, err error) {
 	if err != nil {
+		failed := err // apart, so that only an error goes to the heap
 		r.errors.Add(1)
-		r.first.CompareAndSwap(nil, &err)
+		r.first.CompareAndSwap(nil, &failed)
 		return
 	}
 	r.latency.Record(time.Since(due))
