@@ -34,7 +34,7 @@ type lane struct {
 	sending   bool // somebody is in send
 	finding   bool // a goroutine is in findHead or findMemory
 	broken    bool // a batch failed: what flies behind it may too, and nothing follows until all has landed
-	crowd     bool // the last batch carried more than one record
+	crowd     int  // callers who waited for the last batch
 	gathering bool // somebody lets others join the open batch, and then closes it
 	lingerOn  bool // a timer will close the open batch
 	retired   bool // the range is not active any more
@@ -44,7 +44,7 @@ type lane struct {
 func (l *lane) closeOpen() {
 	if b := l.open; b != nil && b.build.Len() > 0 {
 		l.open = nil
-		l.crowd = b.build.Len() > 1
+		l.crowd = int(b.waiters.Load())
 		l.waiting = append(l.waiting, b)
 	}
 }
@@ -76,6 +76,21 @@ func (l *lane) settle() {
 // free says whether nothing of the lane is on its way.
 func (l *lane) free() bool {
 	return l.flying == 0 && len(l.waiting) == 0 && len(l.back) == 0 && !l.finding
+}
+
+// gather lets others run until so many callers have joined the open batch, or each of
+// them had a turn. mu is held, and released meanwhile.
+func (l *lane) gather(callers int) {
+	l.gathering = true
+	for range callers {
+		if l.flying > 0 || l.open != nil && l.open.build.Len() >= callers {
+			break
+		}
+		l.p.mu.Unlock()
+		runtime.Gosched()
+		l.p.mu.Lock()
+	}
+	l.gathering = false
 }
 
 // send hands waiting batches to the store while the window allows. It is entered
@@ -152,17 +167,18 @@ func (p *Producer) landed(b *batch) {
 	p.mu.Lock()
 	l := b.lane
 	l.flying--
+	// Those that are answered now are likely to come again at once: with them the next
+	// flush carries all, without them it would leave with a straggler and make them
+	// wait for it.
 	callers := int(b.waiters.Load())
+	again := callers > 1 && l.flying == 0
+	if again && l.open != nil {
+		callers += l.open.build.Len()
+	}
+	l.gathering = l.gathering || again // from the first answer on, which runs without mu
 	l.answer(b, b.req.Err)
-	if callers > 1 && l.flying == 0 && (l.open == nil || l.open.build.Len() < callers) {
-		// Those that were just answered are likely to come again at once: with them
-		// the next flush carries all, without them it would leave with a straggler and
-		// make them wait for it.
-		l.gathering = true
-		p.mu.Unlock()
-		runtime.Gosched()
-		p.mu.Lock()
-		l.gathering = false
+	if again {
+		l.gather(callers)
 	}
 	if !l.lingerOn {
 		l.settle()
@@ -216,25 +232,26 @@ func (l *lane) putBack() {
 	l.back = nil
 }
 
-// conclude tells everybody who waits for b. mu is held, and released around the
-// callbacks, which come in the order of the lane.
+// conclude tells everybody who waits for b. mu is held, and released around what
+// they hear, which comes in the order of the lane.
 func (p *Producer) conclude(b *batch, place Placement, err error) {
 	b.waiters.Add(1) // keeps it until all here is done, also while mu is released
 	if err != nil {
 		p.halt(err)
 	}
 	b.over, b.place, b.err = true, place, about(p.name, int64(b.lane.id.Seq), err)
-	if b.done != nil {
-		close(b.done)
-	}
 	n, age := b.records(), b.age
 	if b.wholes != nil {
 		n = 0     // counted with the wholes
 		p.free(b) // other parts of them may need the memory
 		p.concludePart(b)
 	}
-	if len(b.calls) > 0 {
+	if b.done != nil || len(b.calls) > 0 {
+		done := b.done
 		p.mu.Unlock()
+		if done != nil {
+			close(done) // those who wake up would meet at mu
+		}
 		for i := range b.calls {
 			b.calls[i].done(b.placeOf(b.calls[i].at), b.err)
 		}

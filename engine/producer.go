@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -155,6 +154,7 @@ func (p *Producer) push(l *lane) {
 // without, the caller is counted as one who waits for the batch.
 func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, error)) (taken, error) {
 	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: p.e.stamp(r)}
+	keyed := record.Position(rec.Key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -162,7 +162,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 			return taken{}, err
 		}
 		seq := p.seq + 1
-		pos := record.Position(rec.Key)
+		pos := keyed
 		if rec.Key == nil {
 			pos = record.KeylessPosition(p.opts.ID, seq)
 		}
@@ -180,7 +180,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 			}
 			continue
 		}
-		switch err := b.build.Add(&rec, p.sequence(seq)); {
+		switch err := b.build.AddAt(&rec, pos, p.sequence(seq)); {
 		case err == nil:
 			p.seq = seq
 			if b.build.Len() == 1 {
@@ -274,7 +274,7 @@ func (p *Producer) join(l *lane, b *batch) taken {
 	case l.gathering || !l.free():
 	case p.opts.Linger > 0:
 		l.linger()
-	case l.crowd:
+	case l.crowd > 1:
 		l.gathering, t.gather = true, true
 	default:
 		l.closeOpen()
@@ -287,11 +287,10 @@ func (p *Producer) join(l *lane, b *batch) taken {
 
 // depart sends b once those who are about to join it have.
 func (p *Producer) depart(b *batch) (lead *store.Segment) {
-	runtime.Gosched()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := b.lane
-	l.gathering = false
+	l.gather(l.crowd)
 	l.settle()
 	if l.send(b) {
 		lead = b.head
