@@ -27,6 +27,7 @@ const (
 	exitIncomplete  = 8
 	exitForeign     = 9
 	exitUnproven    = 10
+	exitRefused     = 78
 	exitInterrupted = 130
 )
 
@@ -45,6 +46,7 @@ var exitCodes = []struct {
 	{exitIncomplete, "the file is an open segment with an incomplete tail, as a crash leaves it; opening the data directory recovers it"},
 	{exitForeign, "the file is not a segment file, belongs to another place, or was written by a newer version"},
 	{exitUnproven, "a demo or benchmark ran, and its result is not what it must be"},
+	{exitRefused, "serve refuses to start: what it was told would be unsafe, or is not complete"},
 	{exitInterrupted, "stopped by SIGINT or SIGTERM; what was acknowledged is stored"},
 }
 
@@ -54,6 +56,7 @@ type (
 	notFound   struct{ error }
 	incomplete struct{ error }
 	unproven   struct{ error }
+	refusal    struct{ error }
 	// told is reported as it is although a signal came.
 	told struct{ error }
 	// silent ends with a code and no message: the report said it all.
@@ -64,6 +67,7 @@ func (e usageError) Unwrap() error { return e.error }
 func (e notFound) Unwrap() error   { return e.error }
 func (e incomplete) Unwrap() error { return e.error }
 func (e unproven) Unwrap() error   { return e.error }
+func (e refusal) Unwrap() error    { return e.error }
 func (e told) Unwrap() error       { return e.error }
 func (e silent) Error() string     { return fmt.Sprintf("exit code %d", e.code) }
 
@@ -102,6 +106,7 @@ func exitCode(err error) int {
 		nf    notFound
 		inc   incomplete
 		unp   unproven
+		ref   refusal
 	)
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -118,6 +123,8 @@ func exitCode(err error) int {
 		return s.code
 	case errors.As(err, &unp):
 		return exitUnproven
+	case errors.As(err, &ref):
+		return exitRefused
 	case errors.As(err, &inc):
 		return exitIncomplete
 	case errors.Is(err, errInterrupted):

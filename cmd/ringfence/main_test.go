@@ -15,7 +15,7 @@ import (
 
 // asCommand makes this test binary the command: demo and bench start themselves
 // again, and tests start it to kill it.
-const asCommand = "RINGFENCE_TEST_AS_COMMAND"
+const asCommand = "TEST_AS_RINGFENCE_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Setenv(asCommand, "1")
+	os.Unsetenv("RINGFENCE_LONG") // how long tests take is no setting of serve
 	os.Unsetenv(dataDirVar)
 	os.Exit(m.Run())
 }

@@ -18,6 +18,7 @@ type app struct {
 	in       io.Reader
 	out, err io.Writer
 	env      func(string) (string, bool)
+	environ  func() []string
 
 	dataDir string
 	engine  string // --io
@@ -26,7 +27,7 @@ type app struct {
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
-	a := &app{in: in, out: out, err: errw, env: os.LookupEnv}
+	a := &app{in: in, out: out, err: errw, env: os.LookupEnv, environ: os.Environ}
 	root := a.rootCommand()
 	root.SetArgs(args)
 	root.SetIn(in)

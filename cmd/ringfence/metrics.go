@@ -1,0 +1,79 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/server"
+)
+
+// metric is one number of /metrics with its one description.
+type metric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(engine.Stats, server.Stats) float64
+}
+
+func counter(name, help string, value func(engine.Stats, server.Stats) float64) metric {
+	return metric{prometheus.NewDesc("ringfence_"+name, help, nil, nil), prometheus.CounterValue, value}
+}
+
+func gauge(name, help string, value func(engine.Stats, server.Stats) float64) metric {
+	return metric{prometheus.NewDesc("ringfence_"+name, help, nil, nil), prometheus.GaugeValue, value}
+}
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+var allMetrics = []metric{
+	counter("appends_total", "Frames that were stored.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Appends) }),
+	counter("records_total", "Records that were stored.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Records) }),
+	counter("duplicate_records_total", "Records that were not stored again because their producer had sent them before.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Duplicates) }),
+	counter("frame_bytes_total", "Bytes of stored frames.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.FrameBytes) }),
+	counter("flushes_total", "Durable writes.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Flushes) }),
+	counter("flush_bytes_total", "Bytes of durable writes, padding included.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.FlushBytes) }),
+	counter("storage_failures_total", "Writes that failed; each closes its segment.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Failures) }),
+	counter("fences_total", "Segments that were closed.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Fences) }),
+	gauge("fence_mean_seconds", "Mean time from asking for a fence to its latch on disk.", func(e engine.Stats, _ server.Stats) float64 { return e.FenceMean.Seconds() }),
+	gauge("fence_max_seconds", "Longest such time.", func(e engine.Stats, _ server.Stats) float64 { return e.FenceMax.Seconds() }),
+	gauge("segments", "Segments whose files are known.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Segments) }),
+	gauge("open_segments", "Segments that take records.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Open) }),
+	gauge("out_of_space", "1 while records are refused because the file system is full.", func(e engine.Stats, _ server.Stats) float64 { return one(e.Store.OutOfSpace) }),
+	gauge("arena_bytes", "Memory for records on their way.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Arena) }),
+	gauge("arena_used_bytes", "Of it, what is in use.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.ArenaUsed) }),
+	gauge("uptime_seconds", "Time since the data directory was opened.", func(e engine.Stats, _ server.Stats) float64 { return e.Uptime.Seconds() }),
+
+	gauge("connections", "Connections of clients.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Connections) }),
+	counter("connections_accepted_total", "Connections that were taken.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Accepted) }),
+	counter("connections_refused_total", "Connections that were one too many.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Refused) }),
+	counter("connections_cut_off_total", "Connections that were ended for what the client did or left undone.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.CutOff) }),
+	counter("requests_total", "Requests of clients.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Requests) }),
+	counter("requests_failed_total", "Requests that were answered with an error.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Failed) }),
+	counter("received_bytes_total", "Bytes of requests.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Received) }),
+	counter("sent_bytes_total", "Bytes of answers and pages.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Sent) }),
+	gauge("request_bytes", "Memory that requests take until they are answered, without the arena's.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.HeapBytes) }),
+	gauge("page_bytes", "Memory that pages take until they are sent.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.PageBytes) }),
+}
+
+// metrics collects them; there are none before the directory is open.
+type metrics struct{ state *adminState }
+
+func (metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range allMetrics {
+		ch <- m.desc
+	}
+}
+
+func (c metrics) Collect(ch chan<- prometheus.Metric) {
+	s := c.state.serving.Load()
+	if s == nil {
+		return
+	}
+	e, sv := s.engine.Stats(), s.server.Stats()
+	for _, m := range allMetrics {
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(e, sv))
+	}
+}

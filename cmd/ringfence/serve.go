@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/server"
+	"github.com/spf13/cobra"
+)
+
+type serveFlags struct {
+	config    string
+	listen    string
+	socket    string
+	admin     string
+	tlsCert   string
+	tlsKey    string
+	clientCA  string
+	insecure  bool
+	grace     time.Duration
+	logFormat string
+	logLevel  string
+
+	segment, arena, reserve    sizeFlag
+	maxConns, maxPerIP         int
+	maxRequests                int
+	idle, frameTime, writeTime time.Duration
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	f := serveFlags{segment: 256 << 20, arena: 64 << 20, reserve: 64 << 20}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve a data directory over the network",
+		Long: `Open the data directory and serve it over framed TCP until SIGINT or SIGTERM: then
+no more requests are taken, those under way are answered, and the directory is
+closed.
+
+Every setting below can also stand in the environment, as RINGFENCE_ and its name
+in capitals with _ for -, and in the file that --config names, as lines of
+"name = value". The command line wins over the environment, that over the file.
+What nobody knows is refused, and each value is logged with where it is from.
+
+The admin address answers /health (the process is up), /ready (it takes requests),
+/metrics (Prometheus) and /debug/pprof. It is for the operator: give it no address
+that others reach.
+
+Whoever reaches --listen can read and write everything: there are no users. So an
+address that other machines reach is refused unless TLS asks each client for a
+certificate (--tls-client-ca), or --insecure says that the network is trusted.`,
+		Example: `  ringfence serve --data-dir /var/lib/ringfence
+  ringfence serve --data-dir /var/lib/ringfence --listen 0.0.0.0:4040 --tls-cert c.pem --tls-key k.pem --tls-client-ca ca.pem`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, &f) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.config, "config", "", "file of settings")
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:4040", "address for clients; \"\" for none")
+	fl.StringVar(&f.socket, "socket", "", "Unix socket for clients of this host")
+	fl.StringVar(&f.admin, "admin", "127.0.0.1:4041", "address of health, metrics and profiles; \"\" for none")
+	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate chain, PEM; a file that changes is read again")
+	fl.StringVar(&f.tlsKey, "tls-key", "", "its private key, PEM")
+	fl.StringVar(&f.clientCA, "tls-client-ca", "", "take only clients with a certificate of these authorities, PEM")
+	fl.BoolVar(&f.insecure, "insecure", false, "serve other machines although anybody can read and write everything")
+	fl.DurationVar(&f.grace, "shutdown-grace", 30*time.Second, "how long requests under way may take when it stops")
+	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	fl.Var(&f.segment, "segment-size", "size at which segments roll")
+	fl.Var(&f.arena, "arena-size", "memory for records on their way, pinned")
+	fl.Var(&f.reserve, "reserve-size", "free space below which records are refused")
+	fl.IntVar(&f.maxConns, "max-connections", 10000, "connections at a time")
+	fl.IntVar(&f.maxPerIP, "max-connections-per-ip", 1000, "of these from one address")
+	fl.IntVar(&f.maxRequests, "max-requests", 256, "requests of one connection at a time")
+	fl.DurationVar(&f.idle, "idle-timeout", time.Minute, "a connection that sends nothing for so long is closed")
+	fl.DurationVar(&f.frameTime, "frame-timeout", 30*time.Second, "for one request to arrive whole")
+	fl.DurationVar(&f.writeTime, "write-timeout", 30*time.Second, "for a client to take what it is sent")
+	return cmd
+}
+
+func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
+	settings, err := resolveSettings(cmd, f.config, a.environ())
+	if err != nil {
+		return err
+	}
+	log, err := f.logger(a)
+	if err != nil {
+		return err
+	}
+	if err := checkIO(a.engine); err != nil {
+		return err
+	}
+	tlsConfig, err := f.tls()
+	if err != nil {
+		return err
+	}
+	if err := f.mayListen(tlsConfig != nil && f.clientCA != ""); err != nil {
+		return err
+	}
+	dir, err := a.resolveDataDir(true)
+	if err != nil {
+		return err
+	}
+	for _, s := range settings {
+		log.Info("setting", "name", s.Name, "value", s.Value, "source", s.Source)
+	}
+
+	d := &daemon{log: log, grace: f.grace}
+	defer d.closeListeners()
+	if err := d.bind(f); err != nil {
+		return err
+	}
+	d.adminServer() // answers not ready while the directory recovers
+	d.engine, err = engine.Open(dir, engine.Options{
+		IO: a.engine, RawWait: true, Logger: log,
+		SegmentBytes: int64(f.segment), ArenaBytes: int(f.arena), ReserveBytes: uint64(f.reserve),
+	})
+	if errors.Is(err, engine.ErrLocked) {
+		return fmt.Errorf("%w; stop the program that uses it, or ask it instead", err)
+	}
+	if err != nil {
+		return err
+	}
+	d.server, err = server.New(d.engine.Backend(), server.Options{
+		Name: "ringfence " + thisVersion().String(), TLS: tlsConfig, Logger: log,
+		MaxConns: f.maxConns, MaxConnsPerIP: f.maxPerIP, MaxRequests: f.maxRequests,
+		IdleTimeout: f.idle, FrameTimeout: f.frameTime, WriteTimeout: f.writeTime,
+	})
+	if err != nil {
+		return errors.Join(usageError{err}, d.engine.Close())
+	}
+	opened := d.engine.Opened()
+	log.Info("opened", "dir", dir, "io", opened.IO.Engine, "before", opened.Stop, "recovered", opened.Recovered, "damaged", len(opened.Damaged), "took", opened.Took)
+	return d.run(cmd.Context())
+}
+
+func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, usageError{fmt.Errorf("--log-level is %q: want debug, info, warn or error", f.logLevel)}
+	}
+	o := &slog.HandlerOptions{Level: level}
+	switch f.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(a.err, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(a.err, o)), nil
+	}
+	return nil, usageError{fmt.Errorf("--log-format is %q: want text or json", f.logFormat)}
+}
+
+// mayListen refuses an address that other machines reach where anybody who does could
+// do everything. known: clients have to say who they are.
+func (f *serveFlags) mayListen(known bool) error {
+	if f.listen == "" && f.socket == "" {
+		return refusal{errors.New("neither --listen nor --socket: nobody could reach it")}
+	}
+	if f.listen == "" || f.insecure || known {
+		return nil
+	}
+	local, err := isLoopback(f.listen)
+	if err != nil {
+		return usageError{fmt.Errorf("--listen: %w", err)}
+	}
+	if !local {
+		return refusal{fmt.Errorf("--listen %s is an address that other machines reach, and whoever does could read and write everything: "+
+			"give --tls-cert, --tls-key and --tls-client-ca, or say --insecure if the network is trusted", f.listen)}
+	}
+	return nil
+}
+
+// isLoopback says whether only this machine reaches an address.
+func isLoopback(addr string) (bool, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, err
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback(), nil
+}
+
+// daemon is a server with its listeners, from bind to the end of run.
+type daemon struct {
+	log    *slog.Logger
+	grace  time.Duration
+	engine *engine.Engine
+	server *server.Server
+
+	clients []net.Listener
+	adminAt net.Listener
+	admin   *http.Server
+	state   adminState
+}
+
+// bind takes the addresses before the directory is opened, which may take a while: a
+// mistake is told at once.
+func (d *daemon) bind(f *serveFlags) error {
+	listen := func(network, addr string) (net.Listener, error) {
+		l, err := net.Listen(network, addr)
+		if err != nil {
+			return nil, fmt.Errorf("listening on %s: %w", addr, err)
+		}
+		return l, nil
+	}
+	if f.listen != "" {
+		l, err := listen("tcp", f.listen)
+		if err != nil {
+			return err
+		}
+		d.clients = append(d.clients, l)
+	}
+	if f.socket != "" {
+		if err := removeStale(f.socket); err != nil {
+			return err
+		}
+		l, err := listen("unix", f.socket)
+		if err != nil {
+			return err
+		}
+		d.clients = append(d.clients, l)
+	}
+	if f.admin != "" {
+		var err error
+		if d.adminAt, err = listen("tcp", f.admin); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeStale removes a socket that a process left which was killed. One that somebody
+// listens on, and anything else, stays.
+func removeStale(path string) error {
+	st, err := os.Lstat(path)
+	if err != nil || st.Mode()&os.ModeSocket == 0 {
+		return nil // listening says what is wrong, if something is
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return fmt.Errorf("listening on %s: another process does", path)
+	}
+	return os.Remove(path)
+}
+
+// run serves until ctx ends, then drains and closes.
+func (d *daemon) run(ctx context.Context) error {
+	failed := make(chan error, len(d.clients))
+	for _, l := range d.clients {
+		d.log.Info("serving", "address", l.Addr().String())
+		go func() { failed <- d.server.Serve(l) }()
+	}
+	d.state.ready(d.engine, d.server)
+	var err error
+	served := len(d.clients)
+	select {
+	case <-ctx.Done():
+		d.log.Info("stopping", "grace", d.grace)
+	case err = <-failed:
+		served--
+		d.log.Error("a listener failed", "error", err)
+	}
+	d.state.stopping()
+	drain, cancel := context.WithTimeout(context.Background(), d.grace)
+	defer cancel()
+	if e := d.server.Shutdown(drain); e != nil {
+		d.log.Warn("not every request was answered in time", "error", e)
+	}
+	for range served {
+		<-failed
+	}
+	if e := d.engine.Close(); e != nil {
+		err = errors.Join(err, fmt.Errorf("closing the data directory: %w", e))
+	}
+	d.log.Info("stopped")
+	return err
+}
+
+func (d *daemon) closeListeners() {
+	for _, l := range d.clients {
+		l.Close()
+	}
+	if d.admin != nil {
+		d.admin.Close()
+	}
+}
