@@ -32,8 +32,8 @@ func inBubble(t *testing.T, o Options, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, o)
+		defer w.stop()
 		test(w)
-		w.stop()
 	})
 }
 

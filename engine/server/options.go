@@ -108,8 +108,8 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("server: a limit of %d in the options: leave it 0 for the default", n)
 		}
 	}
-	if o.TotalBytes < wire.MaxFrame {
-		return o, fmt.Errorf("server: TotalBytes is %d, and one frame alone may take %d", o.TotalBytes, wire.MaxFrame)
+	if least := int64(2 * wire.MaxFrame); o.TotalBytes < least {
+		return o, fmt.Errorf("server: TotalBytes is %d, and one frame alone may take %d while it comes", o.TotalBytes, least)
 	}
 	return o, nil
 }

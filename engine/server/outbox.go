@@ -22,6 +22,7 @@ type outbox struct {
 	open     map[uint32]debt
 	taken    int64         // bytes of these
 	admitted int           // of these, those that were not refused for closing
+	arriving int           // 1 while the last of these was not read whole
 	quiet    chan struct{} // closed when that is 0; nil until somebody waits for it
 	queue    []outgoing
 	ending   bool // the writer ends when the queue is empty
@@ -83,6 +84,7 @@ func (b *outbox) admit(ctx context.Context, h wire.Head, refused bool) error {
 			b.taken += n
 			if !refused {
 				b.admitted++
+				b.arriving = 1
 			}
 			b.mu.Unlock()
 			return nil
@@ -140,10 +142,7 @@ func (b *outbox) take(dst []outgoing) (list []outgoing, ended bool) {
 			b.admitted--
 		}
 	}
-	if b.admitted == 0 && b.quiet != nil {
-		close(b.quiet)
-		b.quiet = nil
-	}
+	b.settle()
 	if len(list) > 0 {
 		signal(b.room)
 	} else {
@@ -152,7 +151,14 @@ func (b *outbox) take(dst []outgoing) (list []outgoing, ended bool) {
 	return list, b.ended
 }
 
-// settled is closed once no request that was let in waits for its answer.
+// arrived says that the request admitted last was read whole, and will be answered.
+func (b *outbox) arrived() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.arriving = 0
+}
+
+// settled is closed once no request that was let in and read waits for its answer.
 func (b *outbox) settled() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,11 +166,15 @@ func (b *outbox) settled() <-chan struct{} {
 		b.quiet = make(chan struct{})
 	}
 	settled := b.quiet
-	if b.admitted == 0 {
+	b.settle()
+	return settled
+}
+
+func (b *outbox) settle() {
+	if b.quiet != nil && b.admitted <= b.arriving {
 		close(b.quiet)
 		b.quiet = nil
 	}
-	return settled
 }
 
 // finish has the writer end after what is queued and, if there is one, a last error that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
@@ -67,6 +68,7 @@ func (c *conn) produce(h wire.Head) error {
 	}
 	frame, err := c.receive(p, h.Raw())
 	if err == nil {
+		c.out.arrived()
 		s := c.newSending(p, h.ID)
 		p.pending.Add(1)
 		if err = frame.Send(c.patience(), s.done); err == nil {
@@ -166,7 +168,9 @@ func (c *conn) receive(p *producer, n int) (Frame, error) {
 
 // newFrame takes memory of the engine. The error is a *wire.Error.
 func (c *conn) newFrame(p *producer, n int) (Frame, error) {
+	start := time.Now()
 	f, err := p.to.NewFrame(c.patience(), n)
+	c.waited(start)
 	if err != nil {
 		return nil, c.behind(p, n, err)
 	}

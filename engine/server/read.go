@@ -58,16 +58,28 @@ func (c *conn) next() error {
 		return c.credit(h)
 	}
 	closing := c.s.closing.Load()
+	start := time.Now()
 	if err := c.out.admit(c.ctx, h, closing); err != nil {
 		return err
 	}
+	c.waited(start)
 	if closing {
 		c.fail(h, refusal(wire.CodeShuttingDown, "the server is shutting down"))
 		return c.skip(int(h.Length))
 	}
 	if h.Key == wire.KeyProduce {
-		return c.produce(h)
+		err = c.produce(h)
+	} else {
+		err = c.ask(h)
 	}
+	if err == nil {
+		c.out.arrived()
+	}
+	return err
+}
+
+// ask reads a request that is none to store, and starts it.
+func (c *conn) ask(h wire.Head) error {
 	msg, err := c.message(h)
 	if err != nil {
 		return c.refuse(h, err)
@@ -76,6 +88,7 @@ func (c *conn) next() error {
 	if err != nil {
 		return c.refuse(h, err)
 	}
+	c.out.arrived()
 	return c.refuse(h, c.start(h, m))
 }
 
@@ -108,6 +121,7 @@ func (c *conn) head() (wire.Head, error) {
 			return wire.Head{}, err
 		}
 	}
+	c.frameBy = time.Time{}
 	c.await(wire.HeadSize)
 	b, err := c.br.Peek(wire.HeadSize)
 	if err != nil {
@@ -129,11 +143,22 @@ func torn(err error) error {
 	return err
 }
 
-// await gives the rest of a frame its deadline if n bytes of it are not here yet.
-// Logging in has one deadline for all.
+// await gives the rest of a frame its deadline if n bytes of it are not here yet. It is
+// the same until the frame's end. Logging in has one deadline for all.
 func (c *conn) await(n int) {
-	if c.br.Buffered() < n && c.who.Load() != nil {
-		c.readUntil(time.Now().Add(c.s.opts.FrameTimeout))
+	if c.br.Buffered() >= n || c.who.Load() == nil {
+		return
+	}
+	if c.frameBy.IsZero() {
+		c.frameBy = time.Now().Add(c.s.opts.FrameTimeout)
+	}
+	c.readUntil(c.frameBy)
+}
+
+// waited leaves what the server itself waited since start out of the frame's deadline.
+func (c *conn) waited(start time.Time) {
+	if !c.frameBy.IsZero() {
+		c.frameBy = c.frameBy.Add(time.Since(start))
 	}
 }
 
