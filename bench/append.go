@@ -25,6 +25,9 @@ type Append struct {
 	InFlight     int // batches a worker has sent and not yet seen answered
 	Workers      int
 	Codec        engine.Codec
+	// Over says how the workers reach the engine: "" links it, OverTCP and OverUnix go
+	// through a server in this process, each worker on a connection of its own.
+	Over string
 
 	SegmentBytes int64
 	// RetainBytes bounds what the range keeps, so that files are written again and
@@ -74,6 +77,9 @@ func (w Append) String() string {
 	if w.RetainBytes > 0 {
 		files = "recycled files"
 	}
+	if w.Over != "" {
+		files += fmt.Sprintf(", %d connections over %s", w.Workers, w.Over)
+	}
 	return fmt.Sprintf("%s, %d in flight, %s", what, w.InFlight*w.Workers, files)
 }
 
@@ -82,6 +88,7 @@ type Run struct {
 	w    Append
 	e    *engine.Engine
 	p    *engine.Producer
+	net  *remote // nil, or how the workers reach the engine
 	text []byte
 	seqs []uint64 // last sequence sent by each worker; owned by its goroutine
 }
@@ -109,7 +116,24 @@ func (w Append) Start(ctx context.Context, dir string) (*Run, error) {
 	if err := r.begin(ctx); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	if w.Over != "" {
+		if r.net, err = r.serve(ctx, dir); err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+	}
 	return r, nil
+}
+
+// outlet is what a worker stores through.
+func (r *Run) outlet(worker int) outlet {
+	if r.net != nil {
+		return r.net.outlets[worker]
+	}
+	return linkedOutlet{r.p}
+}
+
+func (r *Run) producerOptions() engine.ProducerOptions {
+	return engine.ProducerOptions{Topic: topic, MaxInFlight: max(r.w.InFlight, 5), Codec: r.w.Codec, BatchBytes: max(r.w.BatchBytes, 256<<10)}
 }
 
 func (r *Run) begin(ctx context.Context) error {
@@ -117,7 +141,7 @@ func (r *Run) begin(ctx context.Context) error {
 		return err
 	}
 	var err error
-	r.p, err = r.e.NewProducer(engine.ProducerOptions{Topic: topic, MaxInFlight: max(r.w.InFlight, 5), Codec: r.w.Codec, BatchBytes: max(r.w.BatchBytes, 256<<10)})
+	r.p, err = r.e.NewProducer(r.producerOptions())
 	if err != nil {
 		return err
 	}
@@ -147,7 +171,7 @@ func (r *Run) warm(ctx context.Context) error {
 func (r *Run) Engine() *engine.Engine { return r.e }
 
 // Close ends the engine.
-func (r *Run) Close() error { return r.e.Close() }
+func (r *Run) Close() error { return errors.Join(r.net.close(), r.e.Close()) }
 
 // Measure runs the workload once.
 func (r *Run) Measure(ctx context.Context) (Result, error) {
@@ -222,19 +246,20 @@ type sender struct {
 	worker int
 	at     int           // in the text
 	key    [keySize]byte // of a record that goes alone
-	batch  *engine.Batch // filled and not sent; nil when records go one at a time
+	out    outlet
+	batch  parcel // filled and not sent; nil when records go one at a time
 	acked  counter
 }
 
 func (r *Run) sender(w Append, worker int) *sender {
-	return &sender{run: r, w: w, worker: worker, at: worker * 4096 % len(r.text)}
+	return &sender{run: r, w: w, worker: worker, out: r.outlet(worker), at: worker * 4096 % len(r.text)}
 }
 
 func (s *sender) Fill(ctx context.Context) error {
 	if s.w.BatchBytes == 0 {
 		return nil
 	}
-	b, err := s.run.p.NewBatch(ctx, s.w.BatchBytes)
+	b, err := s.out.NewBatch(ctx, s.w.BatchBytes)
 	if err != nil {
 		return err
 	}
@@ -282,7 +307,7 @@ func (s *sender) Drop() {
 func (s *sender) sendOne(ctx context.Context, done func(error)) error {
 	value := s.text(s.w.RecordSize - keySize)
 	s.stamp(s.key[:])
-	_, err := s.run.p.Produce(ctx, engine.Record{Key: s.key[:], Value: value})
+	_, err := s.out.Produce(ctx, engine.Record{Key: s.key[:], Value: value})
 	if err == nil {
 		s.acked.Add(1)
 	}
@@ -291,7 +316,7 @@ func (s *sender) sendOne(ctx context.Context, done func(error)) error {
 }
 
 // add puts the worker's next record into the batch.
-func (s *sender) add(b *engine.Batch) error {
+func (s *sender) add(b parcel) error {
 	key, value, err := b.Reserve(keySize, s.w.RecordSize-keySize)
 	if err != nil {
 		return err

@@ -254,12 +254,8 @@ func coldRead(ctx context.Context, s *Suite, dir string) (samples []Sample, err 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, run.Close()) }()
-	for run.e.Stats().Store.FlushBytes < 1<<30 {
-		load := Load{Workers: 1, InFlight: 4, Duration: 100 * time.Millisecond}
-		sent, err := load.Run(ctx, func(i int) (Sender, error) { return run.sender(w, i), nil })
-		if err = errors.Join(err, sent.FirstError); err != nil {
-			return nil, err
-		}
+	if err := run.fillOnce(ctx, 1<<30); err != nil {
+		return nil, err
 	}
 	if _, err := run.e.Roll(ctx, topic); err != nil {
 		return nil, err
@@ -280,6 +276,20 @@ func coldRead(ctx context.Context, s *Suite, dir string) (samples []Sample, err 
 		samples = append(samples, Sample{Engine: e, Floor: floor.MBps, Ratio: e / floor.MBps, Notes: map[string]float64{"engine s/GiB": cpu.Seconds() / (float64(n) / (1 << 30))}})
 	}
 	return samples, nil
+}
+
+// fillOnce stores until so many bytes were flushed.
+func (r *Run) fillOnce(ctx context.Context, bytes uint64) error {
+	w := r.w
+	w.Workers = 1
+	for r.e.Stats().Store.FlushBytes < bytes {
+		load := Load{Workers: 1, InFlight: w.InFlight, Duration: 100 * time.Millisecond}
+		sent, err := load.Run(ctx, func(i int) (Sender, error) { return r.sender(w, i), nil })
+		if err = errors.Join(err, sent.FirstError); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readAll reads the topic from the start and answers the payload bytes.

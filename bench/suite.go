@@ -19,6 +19,7 @@ type Suite struct {
 	Runs    int     // of each row; 0 means 5
 	Seconds float64 // of each measurement; 0 means 2
 	Rows    []string
+	Network bool // the rows are TCPRows
 	// SegmentBytes is the size of a segment, 0 for the engine's default of 64 MiB;
 	// RetainBytes what the recycled rows keep, 0 for four segments.
 	SegmentBytes, RetainBytes int64
@@ -144,6 +145,9 @@ func (s *Suite) begin() ([]Row, error) {
 		s.Say = func(string, ...any) {}
 	}
 	all := Rows()
+	if s.Network {
+		all = TCPRows()
+	}
 	if len(s.Rows) == 0 {
 		return all, nil
 	}
@@ -151,16 +155,16 @@ func (s *Suite) begin() ([]Row, error) {
 	for _, id := range s.Rows {
 		i := slices.IndexFunc(all, func(r Row) bool { return r.ID == id })
 		if i < 0 {
-			return nil, fmt.Errorf("bench: there is no row %q; there are %s", id, strings.Join(RowIDs(), ", "))
+			return nil, fmt.Errorf("bench: there is no row %q; there are %s", id, strings.Join(RowIDs(all), ", "))
 		}
 		rows = append(rows, all[i])
 	}
 	return rows, nil
 }
 
-// RowIDs lists the rows.
-func RowIDs() (ids []string) {
-	for _, r := range Rows() {
+// RowIDs lists the names of rows.
+func RowIDs(rows []Row) (ids []string) {
+	for _, r := range rows {
 		ids = append(ids, r.ID)
 	}
 	return ids

@@ -15,7 +15,7 @@ import (
 
 func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Measure the engine on this machine, beside what the device gives without it"}
-	cmd.AddCommand(a.benchAppendCommand())
+	cmd.AddCommand(a.benchAppendCommand(), a.benchTCPCommand())
 	return cmd
 }
 

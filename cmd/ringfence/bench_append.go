@@ -27,6 +27,16 @@ type benchFlags struct {
 	rows                           []string
 	dir                            string
 	allowErrors                    bool
+
+	over string // "" or how the network is reached
+	unix bool
+}
+
+func (f benchFlags) rowIDs() []string {
+	if f.over != "" {
+		return bench.RowIDs(bench.TCPRows())
+	}
+	return bench.RowIDs(bench.Rows())
 }
 
 func (a *app) benchAppendCommand() *cobra.Command {
@@ -49,19 +59,56 @@ every row several times, floor and engine in turn, and the medians.`,
   ringfence bench append --batch 0 --workers 64 --seconds 10
   ringfence bench append --suite --rows 1m,one-p50 --runs 9`,
 		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchRun(cmd, f) },
+	}
+	a.benchFlags(cmd, &f)
+	return cmd
+}
+
+// benchTCPCommand is the same load through a server.
+func (a *app) benchTCPCommand() *cobra.Command {
+	f := benchFlags{record: 1024, batch: 1 << 20, segment: 256 << 20, retain: 512 << 20, inFlight: 4, workers: 4, compress: "none", over: bench.OverTCP}
+	cmd := &cobra.Command{
+		Use:   "tcp",
+		Short: "Measure appends, fetches and the tail over the network",
+		Long: `Store records through a server on loopback, or with --unix on a Unix socket, each
+worker on a connection of its own. Server, clients and engine share this process and
+the machine's processors. What was acknowledged is durable, and is read back and
+checked afterwards.
+
+--floor measures the device as 'bench append' does. --suite runs the network's
+performance table: produce, one record at a time, many connections, fetch, and the
+tail, each beside the same work linked and the same bytes over a bare socket.`,
+		Example: `  ringfence bench tcp --workers 8 --batch 256KiB
+  ringfence bench tcp --batch 0 --workers 1000 --unix
+  ringfence bench tcp --suite`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkIO(a.engine); err != nil {
-				return err
+			if f.unix {
+				f.over = bench.OverUnix
 			}
-			if err := f.check(cmd.Flags().Changed); err != nil {
-				return usageError{err}
-			}
-			if f.suite {
-				return a.benchSuite(cmd.Context(), f)
-			}
-			return a.benchAppend(cmd.Context(), f)
+			return a.benchRun(cmd, f)
 		},
 	}
+	a.benchFlags(cmd, &f)
+	cmd.Flags().BoolVar(&f.unix, "unix", false, "over a Unix socket instead of TCP")
+	return cmd
+}
+
+func (a *app) benchRun(cmd *cobra.Command, f benchFlags) error {
+	if err := checkIO(a.engine); err != nil {
+		return err
+	}
+	if err := f.check(cmd.Flags().Changed); err != nil {
+		return usageError{err}
+	}
+	if f.suite {
+		return a.benchSuite(cmd.Context(), f)
+	}
+	return a.benchAppend(cmd.Context(), f)
+}
+
+func (a *app) benchFlags(cmd *cobra.Command, f *benchFlags) {
 	fl := cmd.Flags()
 	fl.Var(&f.record, "record", "payload bytes of a record, key included")
 	fl.Var(&f.batch, "batch", "bytes of a batch that is filled in place; 0 stores record by record")
@@ -79,10 +126,9 @@ every row several times, floor and engine in turn, and the medians.`,
 	fl.BoolVar(&f.suite, "suite", false, "run the whole performance table")
 	fl.BoolVar(&f.markdown, "markdown", false, "print the suite's table as Markdown")
 	fl.IntVar(&f.runs, "runs", 5, "runs of each row of the suite")
-	fl.StringSliceVar(&f.rows, "rows", nil, "rows of the suite: "+strings.Join(bench.RowIDs(), ", "))
+	fl.StringSliceVar(&f.rows, "rows", nil, "rows of the suite: "+strings.Join(f.rowIDs(), ", "))
 	fl.StringVar(&f.dir, "dir", "", "where to make the temporary directory (default: --data-dir's file system, else the current directory's)")
 	fl.BoolVar(&f.allowErrors, "allow-errors", false, "print rates although appends failed")
-	return cmd
 }
 
 // maxSeconds is the longest measurement, a day.
@@ -98,8 +144,8 @@ func (f benchFlags) check(given func(string) bool) error {
 		}
 	}
 	for _, row := range f.rows {
-		if !slices.Contains(bench.RowIDs(), row) {
-			return fmt.Errorf("--rows: there is no row %q; there are %s", row, strings.Join(bench.RowIDs(), ", "))
+		if !slices.Contains(f.rowIDs(), row) {
+			return fmt.Errorf("--rows: there is no row %q; there are %s", row, strings.Join(f.rowIDs(), ", "))
 		}
 	}
 	switch {
@@ -156,7 +202,7 @@ func (a *app) benchAppend(ctx context.Context, f benchFlags) (err error) {
 		seconds = 5
 	}
 	w := bench.Append{IO: a.engine, RecordSize: int(f.record), BatchBytes: int(f.batch), BatchRecords: f.records, InFlight: f.inFlight, Workers: f.workers,
-		Codec: codec, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), RollEvery: f.rollEvery, Seconds: seconds, Rate: f.rate, AllowErrors: f.allowErrors}
+		Codec: codec, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), RollEvery: f.rollEvery, Seconds: seconds, Over: f.over, Rate: f.rate, AllowErrors: f.allowErrors}
 	if w.BatchBytes == 0 {
 		w.InFlight = 1
 	}
@@ -252,7 +298,7 @@ func (a *app) benchSuite(ctx context.Context, f benchFlags) error {
 	if err != nil {
 		return err
 	}
-	s := bench.Suite{Dir: dir, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill,
+	s := bench.Suite{Dir: dir, Network: f.over != "", IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill,
 		Say: func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }}
 	t, err := s.Run(ctx)
 	if err != nil {

@@ -1,0 +1,212 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// The floors of what goes over a network: the same bytes over the same kind of socket
+// with nothing behind it.
+
+// loopbackRate sends frames of size bytes over conns connections, depth of them not
+// answered at a time, to a peer that reads each and answers with 16 bytes; MB/s.
+func loopbackRate(ctx context.Context, network string, conns, depth, size int, seconds float64) (float64, error) {
+	l, done, err := listenLoopback(network)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	go accept(l, func(c net.Conn) {
+		b := make([]byte, size)
+		for {
+			if _, err := io.ReadFull(c, b); err != nil {
+				return
+			}
+			if _, err := c.Write(b[:16]); err != nil {
+				return
+			}
+		}
+	})
+	var sent counter
+	start := time.Now()
+	end := start.Add(time.Duration(seconds * float64(time.Second)))
+	err = eachConn(l, conns, func(c net.Conn) error {
+		b := make([]byte, size)
+		tokens := make(chan struct{}, depth)
+		failed := make(chan error, 1)
+		go func() {
+			ack := make([]byte, 16)
+			for range tokens {
+				if _, err := io.ReadFull(c, ack); err != nil {
+					failed <- err
+					return
+				}
+			}
+			failed <- nil
+		}()
+		for time.Now().Before(end) && ctx.Err() == nil {
+			if _, err := c.Write(b); err != nil {
+				return err
+			}
+			select {
+			case tokens <- struct{}{}:
+			case err := <-failed:
+				return err
+			}
+			sent.Add(int64(size))
+		}
+		close(tokens)
+		return <-failed
+	})
+	return float64(sent.Load()) / 1e6 / time.Since(start).Seconds(), errors.Join(err, ctx.Err())
+}
+
+// loopbackTrip times round trips of a request of size bytes and an answer of 64.
+func loopbackTrip(ctx context.Context, network string, size int, seconds float64) (Latency, error) {
+	l, done, err := listenLoopback(network)
+	if err != nil {
+		return Latency{}, err
+	}
+	defer done()
+	go accept(l, func(c net.Conn) {
+		b := make([]byte, size)
+		for {
+			if _, err := io.ReadFull(c, b); err != nil {
+				return
+			}
+			if _, err := c.Write(b[:64]); err != nil {
+				return
+			}
+		}
+	})
+	rec := NewRecorder()
+	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	err = eachConn(l, 1, func(c net.Conn) error {
+		b := make([]byte, max(size, 64))
+		for time.Now().Before(end) && ctx.Err() == nil {
+			from := time.Now()
+			if _, err := c.Write(b[:size]); err != nil {
+				return err
+			}
+			if _, err := io.ReadFull(c, b[:64]); err != nil {
+				return err
+			}
+			rec.Record(time.Since(from))
+		}
+		return nil
+	})
+	return rec.Latency(), errors.Join(err, ctx.Err())
+}
+
+// sendfileRate sends a file again and again with sendfile(2), in pieces of size bytes
+// that the peer asks for; MB/s.
+func sendfileRate(ctx context.Context, file string, size int64, seconds float64) (float64, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	pieces := st.Size() / size
+	if pieces == 0 {
+		return 0, fmt.Errorf("bench: %s is shorter than %d bytes", file, size)
+	}
+	l, done, err := listenLoopback("tcp")
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	go accept(l, func(c net.Conn) {
+		ask := make([]byte, 8)
+		for {
+			if _, err := io.ReadFull(c, ask); err != nil {
+				return
+			}
+			if _, err := f.Seek(int64(binary.LittleEndian.Uint64(ask)), io.SeekStart); err != nil {
+				return
+			}
+			if _, err := io.CopyN(c, f, size); err != nil { // sendfile, by net.TCPConn.ReadFrom
+				return
+			}
+		}
+	})
+	var got int64
+	start := time.Now()
+	end := start.Add(time.Duration(seconds * float64(time.Second)))
+	err = eachConn(l, 1, func(c net.Conn) error {
+		b, ask := make([]byte, size), make([]byte, 8)
+		for i := int64(0); time.Now().Before(end) && ctx.Err() == nil; i++ {
+			binary.LittleEndian.PutUint64(ask, uint64(i%pieces*size))
+			if _, err := c.Write(ask); err != nil {
+				return err
+			}
+			if _, err := io.ReadFull(c, b); err != nil {
+				return err
+			}
+			got += size
+		}
+		return nil
+	})
+	return float64(got) / 1e6 / time.Since(start).Seconds(), errors.Join(err, ctx.Err())
+}
+
+func listenLoopback(network string) (l net.Listener, done func(), err error) {
+	addr := "127.0.0.1:0"
+	dir := ""
+	if network == OverUnix {
+		if dir, err = os.MkdirTemp("", "loopback-"); err != nil {
+			return nil, nil, fmt.Errorf("bench: %w", err)
+		}
+		addr = dir + "/s"
+	}
+	if l, err = net.Listen(network, addr); err != nil {
+		return nil, nil, fmt.Errorf("bench: %w", err)
+	}
+	return l, func() {
+		l.Close()
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
+	}, nil
+}
+
+// accept serves each connection until the other side closes it.
+func accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
+}
+
+// eachConn runs work on n connections side by side.
+func eachConn(l net.Listener, n int, work func(net.Conn) error) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+			if err == nil {
+				err = errors.Join(work(c), c.Close())
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
