@@ -67,6 +67,11 @@ var unreached = map[string][]string{
 	"engine/client":   {"ring", "segfile/disk", "segfile", "cp/host", "engine/store"},
 }
 
+// mappers may map what others may cut or leave without blocks, where an access is a
+// fault and no error: the kernel's queues, and memory shared with a client. All others
+// map memory of their own alone.
+var mappers = []string{"ring", "engine/shm"}
+
 // A house is what the rules look at: every package with its files and imports.
 type house struct {
 	fset  *token.FileSet
@@ -95,6 +100,9 @@ func (h *house) violations() []string {
 				docs++
 			}
 			bad = append(bad, h.importsOf(pkg, f)...)
+			if !slices.Contains(mappers, pkg) {
+				bad = append(bad, h.mappings(f)...)
+			}
 			if slices.Contains(pure, pkg) {
 				bad = append(bad, h.impurities(f)...)
 			}
@@ -144,6 +152,25 @@ func (h *house) impurities(f *ast.File) (bad []string) {
 			if x, ok := n.X.(*ast.Ident); ok && slices.Contains(impure, x.Name+"."+n.Sel.Name) {
 				bad = append(bad, fmt.Sprintf("%s: pure package uses %s.%s", h.fset.Position(n.Pos()), x.Name, n.Sel.Name))
 			}
+		}
+		return true
+	})
+	return bad
+}
+
+// mappings finds files that are mapped: calls whose descriptor is not -1.
+func (h *house) mappings(f *ast.File) (bad []string) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		name, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || name.Sel.Name != "Mmap" && name.Sel.Name != "MmapPtr" || len(call.Args) == 0 {
+			return true
+		}
+		if fd, ok := call.Args[0].(*ast.UnaryExpr); !ok || fd.Op != token.SUB {
+			bad = append(bad, fmt.Sprintf("%s: a file is mapped", h.fset.Position(n.Pos())))
 		}
 		return true
 	})
@@ -225,6 +252,7 @@ func TestHouseRulesBite(t *testing.T) {
 		{"clock", "cp", doc + "import \"time\"\nvar t = time.Now()", "pure package uses time.Now"},
 		{"goroutine", "engine/frontend", doc + "func f() { go f() }", "pure package starts a goroutine"},
 		{"undocumented", "ring", "package p\n", "package ring has 0 package comments"},
+		{"mapped file (D08)", "cp/host", doc + "import \"syscall\"\nvar b, err = syscall.Mmap(3, 0, 4096, syscall.PROT_READ, syscall.MAP_SHARED)", "a file is mapped"},
 		{"detached doc", "ring", "// Package p is cut off.\n\npackage p\n", "package ring has 0 package comments"},
 	}
 	for _, tt := range tests {

@@ -51,7 +51,7 @@ func confined(t *testing.T, role, arg string, attr *syscall.SysProcAttr) map[str
 func TestConfined(t *testing.T) {
 	role, arg := os.Getenv(confineEnv), os.Getenv("DISK_TEST_ARG")
 	work := map[string]func(arg string, report map[string]string) error{
-		"seccomp": confineSeccomp, "memlock": confineMemlock, "use": useDisk, "two": useTwoDisks, "full": useFullDisk,
+		"seccomp": confineSeccomp, "memlock": confineMemlock, "use": useDisk, "two": useTwoDisks, "full": useFullDisk, "mounted": useMounted,
 	}[role]
 	if work == nil {
 		t.Skip("only for the child of another test")

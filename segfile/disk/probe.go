@@ -59,7 +59,7 @@ func (d *osDisk) probeDirect() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("disk: data directory %s cannot be written: %w", d.dir, err)
+		return fmt.Errorf("disk: data directory %s (%s) cannot be written: %w", d.dir, d.info.FileSystem, err)
 	}
 	defer h.Close()
 	var st unix.Statx_t
@@ -114,7 +114,7 @@ var fileSystems = map[int64]string{
 	unix.TMPFS_MAGIC: "tmpfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.FUSE_SUPER_MAGIC: "fuse",
 	unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs", unix.SQUASHFS_MAGIC: "squashfs",
 	unix.V9FS_MAGIC: "9p", unix.CEPH_SUPER_MAGIC: "ceph", unix.SMB2_SUPER_MAGIC: "cifs",
-	0x2fc12fc1: "zfs", 0xca451a4e: "bcachefs",
+	0x2fc12fc1: "zfs", 0xca451a4e: "bcachefs", 0x858458f6: "ramfs",
 }
 
 func fileSystemName(magic int64) string {
@@ -136,8 +136,8 @@ func warnings(fileSystem, release string) (w []string) {
 		}
 	case "btrfs":
 		w = append(w, "btrfs may quietly replace direct I/O by buffered I/O on files with checksums, which is slower; chattr +C on the empty data directory avoids it")
-	case "tmpfs":
-		w = append(w, "tmpfs lives in memory: nothing survives a restart of the machine")
+	case "tmpfs", "ramfs":
+		w = append(w, fileSystem+" lives in memory: nothing survives a restart of the machine")
 	case "fuse", "nfs", "9p", "ceph", "cifs":
 		w = append(w, fmt.Sprintf("on %s, durability and locks are what the server behind it makes of them", fileSystem))
 	}
