@@ -553,7 +553,7 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// A fenced file that was cut short, at any byte, is damaged where it ends until the
+// A16: a fenced file that was cut short, at any byte, is damaged where it ends until the
 // loss is accepted. Then all that is left of it can be read, what is missing is
 // reported, and the segment ends where it was fenced: whether the store had the file
 // open when it was cut, or is opened behind. One record a flush gives padding to cut
