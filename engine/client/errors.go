@@ -29,6 +29,8 @@ var (
 	ErrHalted           = api.ErrHalted
 	ErrTimeout          = api.ErrTimeout // the outcome is not known: it may have taken effect, or still take it
 
+	ErrNoSuchPolicy = api.ErrNoSuchPolicy
+
 	ErrInvalidCursor = api.ErrInvalidCursor
 	ErrForeignCursor = api.ErrForeignCursor
 	ErrCursorPastEnd = api.ErrCursorPastEnd
@@ -62,7 +64,7 @@ var meanings = map[wire.Code]error{
 	wire.CodeStorageFailed:      ErrStorage,
 	wire.CodeProducerHalted:     ErrHalted,
 	wire.CodeCorruptFrame:       record.ErrCorrupt,
-	wire.CodeNoSuchPolicy:       cp.ErrInvalidPolicy,
+	wire.CodeNoSuchPolicy:       api.ErrNoSuchPolicy,
 	wire.CodeInvalidCursor:      ErrInvalidCursor,
 	wire.CodeForeignCursor:      ErrForeignCursor,
 	wire.CodeCursorPastEnd:      ErrCursorPastEnd,

@@ -98,9 +98,8 @@ func exchange(nc net.Conn, in *bufio.Reader, id uint32, key wire.Key, m wire.Mes
 	if len(frame) == 0 || len(frame)-wire.HeadSize > wire.MaxFirst {
 		return nil, fmt.Errorf("client: %s is longer than %d bytes", key, wire.MaxFirst)
 	}
-	if _, err := nc.Write(frame); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
+	// A server that turns clients away says why and closes, whatever it is asked.
+	_, failed := nc.Write(frame)
 	h, err := readHead(in, wire.MaxFirst)
 	if errors.Is(err, ErrProtocol) {
 		return nil, err
@@ -110,6 +109,8 @@ func exchange(nc net.Conn, in *bufio.Reader, id uint32, key wire.Key, m wire.Mes
 		msg, err = readInto(in, nil, int(h.Message))
 	}
 	switch {
+	case err != nil && failed != nil:
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, failed)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case h.ID == 0:

@@ -61,8 +61,9 @@ func (l *link) set(cur *conn, err error, lasting bool) {
 
 // keep serves connections, cur first if there is one, until the client is closed.
 func (l *link) keep(cur *conn) {
-	// A connection that ends as soon as it is made counts like one that was not.
-	const settled = time.Second
+	// A connection that ends sooner than the pause before it took counts like one that
+	// was not made.
+	var pause time.Duration
 	log := l.c.opts.Logger.With("server", l.c.addr, "for", l.name)
 	failed := 0
 	for ctx := l.c.life; ctx.Err() == nil; failed++ {
@@ -78,7 +79,7 @@ func (l *link) keep(cur *conn) {
 			}
 			began := time.Now()
 			err = l.serve(ctx, cur)
-			if time.Since(began) >= settled {
+			if time.Since(began) > pause {
 				failed = 0
 			}
 		}
@@ -89,7 +90,8 @@ func (l *link) keep(cur *conn) {
 				level = slog.LevelDebug
 			}
 			log.Log(ctx, level, "ringfence: no connection", "attempt", failed+1, "err", err)
-			_ = l.c.pause(ctx, backoff(failed, err), nil) // the loop looks at ctx
+			pause = backoff(failed, err)
+			_ = l.c.pause(ctx, pause, nil) // the loop looks at ctx
 		}
 	}
 	l.set(nil, ErrClosed, true)

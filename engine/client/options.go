@@ -28,7 +28,7 @@ type Options struct {
 	// RequestTimeout bounds a request and a batch of records, with everything that is
 	// tried again; 0 means 30 s.
 	RequestTimeout time.Duration
-	// Heartbeat is the longest silence on a connection; 0 means 5 s. A server that does
+	// Heartbeat is the longest silence on a connection; 0 means 10 s. A server that does
 	// not answer for two is taken for dead.
 	Heartbeat time.Duration
 	// MemoryBytes is what all batches of all producers take; 0 means 64 MiB.
@@ -46,7 +46,7 @@ const minMemory = 1 << 20
 func (o Options) withDefaults() (Options, error) {
 	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, 30*time.Second)
-	o.Heartbeat = cmp.Or(o.Heartbeat, 5*time.Second)
+	o.Heartbeat = cmp.Or(o.Heartbeat, 10*time.Second)
 	o.MemoryBytes = cmp.Or(o.MemoryBytes, 64<<20)
 	o.Name = cmp.Or(o.Name, "ringfence-go")
 	if o.Logger == nil {
