@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,6 +104,8 @@ type fakeConn struct {
 	out  chan []byte
 	gone chan struct{}
 	once sync.Once
+
+	mortal atomic.Bool // a test lets this one fall silent
 
 	handles   uint32            // of the goroutine in serve
 	producers map[uint32]uint64 // ids; likewise
