@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/frontend"
@@ -106,12 +105,12 @@ func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
 // removeSegment closes and deletes a copy that the metadata does not list any more.
 // Where there is no space to close it, deleting it makes some.
 func (e *Engine) removeSegment(id fence.SegmentID) error {
-	if e.lost[id] != nil {
+	if e.whyLost(id) != nil {
 		return e.discardLost(id)
 	}
 	seg, err := e.store.Segment(id)
 	if err != nil {
-		return nil // never had a file
+		return e.unlist(id) // or never had a file
 	}
 	if _, err := seg.Fence(); err != nil && !errors.Is(err, ErrOutOfSpace) {
 		return err
@@ -120,108 +119,6 @@ func (e *Engine) removeSegment(id fence.SegmentID) error {
 		return err
 	}
 	return nil // retention was faster
-}
-
-// Topics lists the topics by name.
-func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
-	if err := e.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer e.end()
-	topics, err := e.topics()
-	if err != nil {
-		return nil, err
-	}
-	var list []TopicInfo
-	for _, t := range topics {
-		d, err := e.Describe(ctx, t.Name)
-		if errors.Is(err, ErrNoSuchTopic) {
-			continue // deleted meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, d.TopicInfo)
-	}
-	return list, nil
-}
-
-// Describe tells all about one topic.
-func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
-	var d TopicDetail
-	if err := checkTopic(name); err != nil {
-		return d, err
-	}
-	if err := e.enter(ctx); err != nil {
-		return d, err
-	}
-	defer e.end()
-	err := e.lookAt(name, func(s *cp.State, t *cp.Topic) {
-		d.TopicInfo = TopicInfo{Name: t.Name, ID: t.ID.String(), Bits: t.Bits, Policy: t.Policy, Created: time.UnixMilli(t.Created)}
-		for r := range s.Ranges(name) {
-			d.AllRanges = append(d.AllRanges, rangeInfo(s, r))
-		}
-		for g := range s.Groups(name) {
-			d.Groups = append(d.Groups, g)
-		}
-	})
-	if err != nil {
-		return d, about(name, -1, err)
-	}
-	for i := range d.AllRanges {
-		r := &d.AllRanges[i]
-		if r.Active {
-			d.Ranges++
-		}
-		for j := range r.Segments {
-			e.measure(d.ID, r, &r.Segments[j])
-			d.Segments++
-			d.Records += r.Segments[j].Records
-			d.Bytes += r.Segments[j].Bytes
-		}
-	}
-	return d, nil
-}
-
-func rangeInfo(s *cp.State, r *cp.Range) RangeInfo {
-	info := RangeInfo{Seq: r.ID.Seq, Start: r.Start, End: r.End, Active: r.Phase == cp.Active, NextOffset: r.NextOffset}
-	for _, p := range r.From {
-		info.Parents = append(info.Parents, p.Seq)
-	}
-	for seg := range s.Segments(r.ID) {
-		si := SegmentInfo{
-			Seq: seg.ID.Seq, Active: seg.Phase == cp.Active, Start: seg.Start,
-			Records: seg.Length, Bytes: seg.Bytes, OpenedAt: time.UnixMilli(seg.OpenedAt),
-		}
-		if !si.Active {
-			si.SealedAt = time.UnixMilli(seg.SealedAt)
-		}
-		info.Segments = append(info.Segments, si)
-	}
-	return info
-}
-
-// measure adds what the store knows of a segment.
-func (e *Engine) measure(topic string, r *RangeInfo, s *SegmentInfo) {
-	id, err := fence.ParseTopicID(topic)
-	if err != nil {
-		return
-	}
-	sid := fence.SegmentID{Range: fence.RangeID{Topic: id, Seq: r.Seq}, Seq: s.Seq}
-	if s.Missing = e.lost[sid] != nil; s.Missing {
-		return
-	}
-	seg, err := e.store.Segment(sid)
-	if err != nil {
-		s.Missing = s.Records > 0 || !s.Active
-		return
-	}
-	s.File = seg.File()
-	if s.Active {
-		s.Records = seg.CommitMark() - seg.Base()
-		s.Bytes = seg.Bytes()
-		r.NextOffset = seg.CommitMark()
-	}
 }
 
 // SplitRange closes a range and opens two in its place, each with half of its keys.

@@ -241,7 +241,7 @@ func (c *Consumer) leave(src *source) (moved bool, err error) {
 // range is finished, and its children take its place, or there is nothing yet.
 func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) {
 	var segment fence.SegmentID
-	var start uint64
+	var start, end uint64
 	var children []fence.RangeID
 	found, finished := false, false
 	err = c.look(func(s *cp.State) error {
@@ -251,7 +251,7 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 		}
 		seg := holding(s, id, c.pos[id])
 		if seg != nil {
-			segment, start, found = seg.ID, seg.Start, true
+			segment, start, end, found = seg.ID, seg.Start, seg.Start+seg.Length, true
 			return nil
 		}
 		if s.Head(id) == nil && c.pos[id] < r.NextOffset {
@@ -265,9 +265,11 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 		return nil, false, err
 	}
 	if found && start > c.pos[id] {
-		c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: c.pos[id], Offsets: start - c.pos[id]})
-		c.pos[id] = start
-		delete(c.marks, id)
+		c.skip(Skip{Range: id.Seq, From: c.pos[id], Offsets: start - c.pos[id]}, id)
+		return nil, true, nil
+	}
+	if found && c.e.isGivenUp(segment) {
+		c.skip(Skip{Range: id.Seq, From: c.pos[id], Offsets: end - c.pos[id], Damaged: true}, id)
 		return nil, true, nil
 	}
 	if finished {
@@ -286,6 +288,13 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 	return c.scan(id, segment)
 }
 
+// skip moves past what is not stored any more.
+func (c *Consumer) skip(s Skip, id fence.RangeID) {
+	c.page.Skips = append(c.page.Skips, s)
+	c.pos[id] = s.From + s.Offsets
+	delete(c.marks, id)
+}
+
 // holding is the segment that serves an offset, or the next one behind a hole.
 func holding(s *cp.State, id fence.RangeID, offset uint64) *cp.Segment {
 	for seg := range s.Segments(id) {
@@ -297,7 +306,7 @@ func holding(s *cp.State, id fence.RangeID, offset uint64) *cp.Segment {
 }
 
 func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, bool, error) {
-	if err := c.e.lost[segment]; err != nil {
+	if err := c.e.whyLost(segment); err != nil {
 		return nil, false, err
 	}
 	seg, err := c.e.store.Segment(segment)

@@ -404,7 +404,7 @@ func TestSegmentLongerThanItsSeal(t *testing.T) {
 		d, err := e.Describe(within(t), "left")
 		must(t, err)
 		first := d.AllRanges[0].Segments[0]
-		if first.Active || first.Records != 5 || !first.Missing || d.Records != 6 {
+		if first.Active || first.Records != 5 || !first.Missing || first.Lost != 5 || d.Records != 1 || d.Damaged != 1 {
 			t.Errorf("described as %+v", d)
 		}
 		shut(t, e)

@@ -57,8 +57,10 @@ type Engine struct {
 	rolled sync.Map // fence.SegmentID -> *rolling, see roll
 
 	// lost says of segments that cannot be read, and not be written on, why. Set by
-	// Open, never again.
+	// Open, never again; see whyLost.
 	lost map[fence.SegmentID]error
+	// givenUp are sealed segments without a file whose loss was accepted.
+	givenUp sync.Map // fence.SegmentID -> true
 
 	closed   chan struct{} // once Close is through; closeErr is set then
 	closeErr error

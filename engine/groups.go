@@ -20,7 +20,8 @@ func (e *Engine) Groups(ctx context.Context, topic string) (names []string, err 
 }
 
 // DescribeGroup tells where a group is and how far it is behind. ErrNoSuchGroup if it
-// has never committed anything.
+// has never committed anything. Ranges whose end is not known, because their open segment
+// is damaged, are left out, with an ErrDamaged.
 func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g GroupInfo, err error) {
 	g.Name = group
 	err = e.aboutGroups(ctx, topic, func() error {
@@ -138,7 +139,7 @@ func (c *Consumer) unread() (list []unread, err error) {
 					end = u.End
 				}
 				from := max(offset, seg.Start)
-				if from >= end {
+				if from >= end || c.e.isGivenUp(seg.ID) {
 					continue
 				}
 				if u.Lag == 0 {
@@ -159,7 +160,7 @@ func (c *Consumer) unread() (list []unread, err error) {
 // timeAt is the time of a record, false where it cannot be read.
 func (e *Engine) timeAt(id fence.SegmentID, offset uint64) (time.Time, bool) {
 	seg, err := e.store.Segment(id)
-	if err != nil || e.lost[id] != nil {
+	if err != nil || e.whyLost(id) != nil {
 		return time.Time{}, false
 	}
 	scan, err := seg.Scan(offset)

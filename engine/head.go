@@ -68,7 +68,7 @@ func (e *Engine) openFile(id fence.SegmentID, create creator) (*store.Segment, e
 	if seg, err := e.store.Segment(id); err == nil {
 		return seg, nil
 	}
-	if err := e.lost[id]; err != nil {
+	if err := e.whyLost(id); err != nil {
 		return nil, err
 	}
 	return e.create(id, create)
@@ -87,7 +87,7 @@ func (e *Engine) create(id fence.SegmentID, create creator) (*store.Segment, err
 			ID: id, Topic: t.Name, Start: rng.Start, End: rng.End,
 			Base: seg.Start, Salt: seg.Salt, Writer: seg.Writer, Created: e.millis(),
 		}
-		heritage = lineageOf(s, rng, id, map[fence.RangeID]*lineage{})
+		heritage = e.lineageOf(s, rng, id, map[fence.RangeID]*lineage{})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("segment %s: %w", id, err)
@@ -122,21 +122,22 @@ type stretch struct {
 }
 
 // lineageOf looks for the segments before id. Ranges that were split and merged
-// again are reached on many ways: done holds those that were looked at.
-func lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID, done map[fence.RangeID]*lineage) *lineage {
+// again are reached on many ways: done holds those that were looked at. What was given
+// up counts as expired.
+func (e *Engine) lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID, done map[fence.RangeID]*lineage) *lineage {
 	if l := done[r.ID]; l != nil {
 		return l
 	}
 	l := &lineage{start: r.Start, end: r.End}
 	done[r.ID] = l
 	for seg := range s.Segments(r.ID) {
-		if seg.ID != id && seg.Phase == cp.Sealed {
+		if seg.ID != id && seg.Phase == cp.Sealed && !e.isGivenUp(seg.ID) {
 			l.segments = append(l.segments, stretch{seg.ID, seg.Start, seg.Start + seg.Length})
 		}
 	}
 	for _, parent := range r.From {
 		if p := s.Range(parent); p != nil {
-			l.from = append(l.from, lineageOf(s, p, fence.SegmentID{}, done))
+			l.from = append(l.from, e.lineageOf(s, p, fence.SegmentID{}, done))
 		}
 	}
 	return l
@@ -155,7 +156,7 @@ func (e *Engine) producersBehind(l *lineage, n int) (*segfile.ProducerTable, err
 		return e.inheritParents(l)
 	}
 	last := l.segments[n-1]
-	if err := e.lost[last.id]; err != nil {
+	if err := e.whyLost(last.id); err != nil {
 		return nil, fmt.Errorf("what its range knows of its producers is lost: %w", err)
 	}
 	seg, err := e.store.Segment(last.id)

@@ -18,6 +18,7 @@ import (
 //	sealed     ends where it should         served
 //	sealed     ends elsewhere               lost: reading it and writing behind it is an error
 //	sealed     damaged, or not there        lost
+//	sealed     not there and given up       skipped by readers, who are told
 //	active     recovered                    sealed where it ends
 //	active     recovered, not fenced        served; fenced and sealed once there is space
 //	active     damaged, or no segment       lost
@@ -93,7 +94,14 @@ func (e *Engine) compare(s *cp.Segment) {
 	file := segfile.Name(s.ID)
 	seg, err := e.store.Segment(s.ID)
 	if err != nil {
-		e.lose(file, s.ID, fmt.Errorf("%w: file %s with %d records is missing: put it back from a copy", ErrDamaged, file, s.Length))
+		known, err := segfile.GivenUp(e.store.Disk(), s.ID, s.Salt, s.Start, s.Length)
+		if known {
+			e.givenUp.Store(s.ID, true)
+			return
+		}
+		why := fmt.Errorf("%w: file %s with %d records is missing: put it back from a copy, or give it up with 'ringfence segment accept-loss'",
+			ErrDamaged, file, s.Length)
+		e.lose(file, s.ID, errors.Join(why, err))
 		return
 	}
 	if end, _ := seg.Fenced(); end.Offset != s.Start+s.Length || end.Bytes != s.Bytes {

@@ -113,7 +113,7 @@ func (e *Engine) retain() (RetainReport, error) {
 // recognised as repeats are not read any more either. Its file is set aside.
 func (e *Engine) expire(seg *cp.Segment) error {
 	e.awaitRoll(seg.ID)
-	lost := e.lost[seg.ID] != nil
+	lost := e.whyLost(seg.ID) != nil
 	if !lost {
 		if err := e.handOn(seg); err != nil {
 			return err
@@ -129,7 +129,7 @@ func (e *Engine) expire(seg *cp.Segment) error {
 	if err := e.store.Delete(seg.ID); !errors.Is(err, store.ErrNoSegment) {
 		return err
 	}
-	return nil // gone already
+	return e.unlist(seg.ID) // or gone already
 }
 
 // discardLost moves what is left of a lost segment that the metadata does not list

@@ -64,7 +64,7 @@ func (c *Consumer) beginAtCursor() error {
 			if r == nil {
 				return fmt.Errorf("%w: there is no range %d", ErrCursorPastEnd, id.Seq)
 			}
-			if head := s.Head(id); head != nil && c.e.lost[head.ID] != nil {
+			if head := s.Head(id); head != nil && c.e.whyLost(head.ID) != nil {
 				continue // its end is not known; reading says why
 			}
 			if end := c.e.endOf(s, r); offset > end {
@@ -135,7 +135,10 @@ func (c *Consumer) beginLate() error {
 
 // findTime is the offset of a segment's first record of a time or later.
 func (e *Engine) findTime(s *cp.Segment, at time.Time) (uint64, bool, error) {
-	if err := e.lost[s.ID]; err != nil {
+	if e.isGivenUp(s.ID) {
+		return 0, false, nil
+	}
+	if err := e.whyLost(s.ID); err != nil {
 		return 0, false, err
 	}
 	seg, err := e.store.Segment(s.ID)

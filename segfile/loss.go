@@ -24,7 +24,9 @@ import (
 //	 16      holes    32 bytes each, as in a footer
 //	       4 crc      CRC-32C of all before it, begun with the segment's salt
 //
-// and then zeros up to a boundary of 4,096.
+// and then zeros up to a boundary of 4,096. One hole of no bytes at byte 0 with all
+// records of the segment says that the file is missing and was given up ([GiveUp]);
+// once a file is there again it says nothing.
 const (
 	lossMagic   = "RFlosses"
 	lossVersion = 1
@@ -48,18 +50,59 @@ func AcceptLoss(d disk.Disk, name string) ([]Hole, error) {
 	if len(rep.Holes) > maxHoles {
 		return nil, fmt.Errorf("segfile: %s: %d damaged stretches are more than a record of losses holds", name, len(rep.Holes))
 	}
-	b := make([]byte, lossFixed, alignBlock(int64(lossFixed+len(rep.Holes)*holeSize+4)))
+	for i := range rep.Holes {
+		rep.Holes[i].Accepted = true
+	}
+	return rep.Holes, writeLosses(d, name, rep.Meta.Salt, rep.Holes)
+}
+
+// writeLosses puts holes on record beside a segment.
+func writeLosses(d disk.Disk, name string, salt uint64, holes []Hole) error {
+	b := make([]byte, lossFixed, alignBlock(int64(lossFixed+len(holes)*holeSize+4)))
 	copy(b, lossMagic)
 	le := binary.LittleEndian
 	le.PutUint16(b[8:], lossVersion)
-	le.PutUint32(b[12:], uint32(len(rep.Holes)))
-	for i := range rep.Holes {
-		b = appendHole(b, &rep.Holes[i])
-		rep.Holes[i].Accepted = true
+	le.PutUint32(b[12:], uint32(len(holes)))
+	for i := range holes {
+		b = appendHole(b, &holes[i])
 	}
-	b = le.AppendUint32(b, saltedCRC(b, rep.Meta.Salt))
-	b = b[:cap(b)]
-	return rep.Holes, writeBeside(d, name+lossSuffix, b)
+	b = le.AppendUint32(b, saltedCRC(b, salt))
+	return writeBeside(d, name+lossSuffix, b[:cap(b)])
+}
+
+// missing is the hole that stands for a whole file.
+func missing(base, records uint64) Hole { return Hole{Offset: base, Records: records, Accepted: true} }
+
+// GiveUp puts on record that the file of a sealed segment is missing and that all its
+// records are lost. An fs.ErrExist when there is a file.
+func GiveUp(d disk.Disk, id fence.SegmentID, salt, base, records uint64) error {
+	name := Name(id)
+	switch f, err := d.Open(name, true); {
+	case err == nil:
+		return errors.Join(fmt.Errorf("segfile: %s: %w", name, fs.ErrExist), f.Close())
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	// The directory may have gone with the file.
+	if err := errors.Join(d.Mkdir(Dir(id.Range.Topic)), d.SyncDir(topicsDir)); err != nil {
+		return fmt.Errorf("segfile: %s: %w", name, err)
+	}
+	return writeLosses(d, name, salt, []Hole{missing(base, records)})
+}
+
+// GivenUp says whether [GiveUp] has put on record that just these records of a segment
+// are lost with its file.
+func GivenUp(d disk.Disk, id fence.SegmentID, salt, base, records uint64) (bool, error) {
+	holes, err := readLosses(d, Name(id), salt)
+	return err == nil && len(holes) == 1 && holes[0] == missing(base, records), err
+}
+
+// Unlist removes the record of losses of a segment that has no file any more.
+func Unlist(d disk.Disk, id fence.SegmentID) error {
+	if err := d.Remove(Name(id) + lossSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("segfile: %w", err)
+	}
+	return nil
 }
 
 // writeBeside puts b under a name, all of it or nothing.
@@ -99,8 +142,21 @@ func readHole(b []byte) Hole {
 	return Hole{Position: int64(le.Uint64(b)), Length: int64(le.Uint64(b[8:])), Offset: le.Uint64(b[16:]), Records: le.Uint64(b[24:])}
 }
 
-// losses reads the losses accepted in a segment; none when there is no such file.
+// losses reads the losses accepted in a segment's file; none when there is no such
+// record.
 func losses(d disk.Disk, name string, salt, base uint64, end fence.End) ([]Hole, error) {
+	holes, err := readLosses(d, name, salt)
+	if err != nil || len(holes) == 1 && holes[0] == missing(holes[0].Offset, holes[0].Records) {
+		return nil, err
+	}
+	if err := checkHoles(holes, base, end); err != nil {
+		return nil, &CorruptError{File: name + lossSuffix, Reason: err.Error()}
+	}
+	return holes, nil
+}
+
+// readLosses reads what is on record beside a segment, as it is.
+func readLosses(d disk.Disk, name string, salt uint64) ([]Hole, error) {
 	f, err := d.Open(name+lossSuffix, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -136,9 +192,6 @@ func losses(d disk.Disk, name string, salt, base uint64, end fence.End) ([]Hole,
 		h := readHole(b[lossFixed+i*holeSize:])
 		h.Accepted = true
 		holes = append(holes, h)
-	}
-	if err := checkHoles(holes, base, end); err != nil {
-		return bad(err.Error())
 	}
 	return holes, nil
 }

@@ -180,7 +180,7 @@ func (p *printer) print(page engine.Page) error {
 	for _, skip := range page.Skips {
 		why := "retention removed them"
 		if skip.Damaged {
-			why = "they were damaged and their loss was accepted"
+			why = "they were damaged or missing, and their loss was accepted"
 		}
 		p.report.Skipped += skip.Offsets
 		fmt.Fprintf(p.err, "ringfence: range %d: %s from %d on are gone: %s\n", skip.Range, plural(skip.Offsets, "offset"), skip.From, why)

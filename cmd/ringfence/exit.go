@@ -140,9 +140,9 @@ func exitCode(err error) int {
 		return exitForeign
 	case is(engine.ErrDamaged, segfile.ErrDamaged):
 		return exitDamaged
-	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, cp.ErrNoSuchRange):
+	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, cp.ErrNoSuchRange, cp.ErrNoSuchSegment):
 		return exitNotFound
-	case is(engine.ErrTopicExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed):
+	case is(engine.ErrTopicExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
 	}
 	return exitFailed

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,6 +39,7 @@ func (a *app) groupListCommand() *cobra.Command {
 					}
 				}
 				list := []groupReport{}
+				var unknown error // a damaged topic does not hide the others
 				for _, topic := range topics {
 					names, err := e.Groups(ctx, topic)
 					if err != nil {
@@ -45,13 +47,14 @@ func (a *app) groupListCommand() *cobra.Command {
 					}
 					for _, name := range names {
 						g, err := e.DescribeGroup(ctx, topic, name)
-						if err != nil {
+						if err != nil && !errors.Is(err, engine.ErrDamaged) {
 							return err
 						}
+						unknown = errors.Join(unknown, err)
 						list = append(list, groupJSON(topic, g))
 					}
 				}
-				return a.report(list, func() { a.printGroups(list) })
+				return errors.Join(a.report(list, func() { a.printGroups(list) }), unknown)
 			})
 		},
 	}
@@ -68,11 +71,11 @@ waited. Records that retention removed do not count.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
 				info, err := e.DescribeGroup(ctx, args[0], args[1])
-				if err != nil {
+				if err != nil && !errors.Is(err, engine.ErrDamaged) {
 					return err
 				}
 				g := groupJSON(args[0], info)
-				return a.report(g, func() { a.printGroup(g) })
+				return errors.Join(a.report(g, func() { a.printGroup(g) }), err)
 			})
 		},
 	}
@@ -87,7 +90,7 @@ func (a *app) groupDeleteCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
 				info, err := e.DescribeGroup(ctx, args[0], args[1])
-				if err != nil {
+				if err != nil && !errors.Is(err, engine.ErrDamaged) {
 					return err
 				}
 				if err := a.confirmGroup(yes, info.Name, fmt.Sprintf("Forget where group %s of topic %s is", info.Name, args[0])); err != nil {

@@ -44,11 +44,7 @@ func (a *app) withSegment(file string, readOnly bool, f func(d disk.Disk, name s
 // splitSegmentPath cuts a path into the tree's root and the file's name in it,
 // topics/TOPIC/RANGE-SEGMENT.seg.
 func splitSegmentPath(file string) (root, name string, err error) {
-	abs, err := filepath.Abs(file)
-	if err != nil {
-		return "", "", err
-	}
-	st, err := os.Stat(abs)
+	st, err := os.Stat(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", "", notFound{err}
@@ -57,14 +53,25 @@ func splitSegmentPath(file string) (root, name string, err error) {
 	case st.IsDir():
 		return "", "", usageError{fmt.Errorf("%s is a directory; give a segment file", file)}
 	}
-	parts := strings.Split(filepath.ToSlash(abs), "/")
-	if len(parts) > 3 {
-		name = strings.Join(parts[len(parts)-3:], "/")
-		if _, ok := segfile.ParseName(name); ok {
-			return filepath.FromSlash(strings.Join(parts[:len(parts)-3], "/") + "/"), name, nil
-		}
+	if root, name, ok := segmentPath(file); ok {
+		return root, name, nil
 	}
 	return "", "", misplaced(file)
+}
+
+// segmentPath is splitSegmentPath by the name alone.
+func segmentPath(file string) (root, name string, ok bool) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", "", false
+	}
+	parts := strings.Split(abs, "/")
+	if len(parts) < 4 {
+		return "", "", false
+	}
+	name = strings.Join(parts[len(parts)-3:], "/")
+	_, ok = segfile.ParseName(name)
+	return strings.Join(parts[:len(parts)-3], "/") + "/", name, ok
 }
 
 // misplaced says how a file can be looked at that is not where a segment's is: its

@@ -1,9 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
 
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/spf13/cobra"
@@ -17,9 +24,16 @@ func (a *app) segmentAcceptLossCommand() *cobra.Command {
 		Long: `Put the stretches of a closed segment that cannot be read on record as lost. Reads
 then skip them and report what they skipped, where they failed before. The segment
 file itself is not changed; the record lies beside it and can be removed again.
-Do this only when no other copy of the records exists.`,
+Do this only when no other copy of the records exists.
+
+A file that is missing is given up whole: all that the metadata says was in it. A file
+that is there but has no readable header can be given up too, once it is moved out of
+the directory. Producers that send their records again store those anew that were in it.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) {
+				return a.giveUp(cmd.Context(), args[0], yes)
+			}
 			return a.withSegment(args[0], false, func(d disk.Disk, name string) error { return a.acceptLoss(d, name, yes) })
 		},
 	}
@@ -64,6 +78,65 @@ func (a *app) acceptLoss(d disk.Disk, name string, yes bool) error {
 		}
 		a.printf("%s: the loss of %s is on record; reads skip them from now on\n", name, plural(records, "record"))
 	})
+}
+
+// giveUp accepts the loss of a file that is missing. What was in it only the metadata
+// knows, so the data directory is opened.
+func (a *app) giveUp(ctx context.Context, file string, yes bool) error {
+	root, name, ok := segmentPath(file)
+	if !ok || path.Base(root) != "log" {
+		return notFound{fmt.Errorf("%s does not exist, and is not named like a segment file of a data directory, DATA_DIR/log/topics/TOPIC/RANGE-SEGMENT.seg", file)}
+	}
+	id, _ := segfile.ParseName(name)
+	a.dataDir = filepath.Dir(filepath.Clean(root))
+	return a.withEngine(ctx, false, func(ctx context.Context, e *engine.Engine) error {
+		topic, s, err := findSegment(ctx, e, id)
+		if err != nil {
+			return err
+		}
+		holes := []holeReport{{Offset: s.Start, Records: s.Records, Accepted: true}}
+		if s.GivenUp > 0 && s.Lost == s.GivenUp && s.Missing {
+			return a.report(holes, func() { a.printf("%s: already on record: the loss of %s\n", name, plural(s.GivenUp, "record")) })
+		}
+		question := fmt.Sprintf("The file is missing. Give up %s of topic %s, offsets %s of range %d, for good? Type yes: ",
+			plural(s.Records, "record"), topic, offsetsText(s.Start, s.Start+s.Records), id.Range.Seq)
+		if s.Missing && !yes && !a.confirm(question, "yes") {
+			return usageError{errors.New("nothing was changed; type yes, or give --yes")}
+		}
+		skip, err := e.AcceptLoss(ctx, topic, id.Range.Seq, id.Seq)
+		if err != nil {
+			return err
+		}
+		return a.report(holes, func() {
+			a.printf("%s: the loss of %s, offsets %s, is on record; reads skip them from now on\n", name,
+				plural(skip.Offsets, "record"), offsetsText(skip.From, skip.From+skip.Offsets))
+		})
+	})
+}
+
+// findSegment is what the metadata says of a segment, and the name of its topic.
+func findSegment(ctx context.Context, e *engine.Engine, id fence.SegmentID) (string, engine.SegmentInfo, error) {
+	topics, err := e.Topics(ctx)
+	if err != nil {
+		return "", engine.SegmentInfo{}, err
+	}
+	for _, t := range topics {
+		if t.ID != id.Range.Topic.String() {
+			continue
+		}
+		d, err := e.Describe(ctx, t.Name)
+		if err != nil {
+			return "", engine.SegmentInfo{}, err
+		}
+		for _, r := range d.AllRanges {
+			for _, s := range r.Segments {
+				if r.Seq == id.Range.Seq && s.Seq == id.Seq {
+					return t.Name, s, nil
+				}
+			}
+		}
+	}
+	return "", engine.SegmentInfo{}, notFound{fmt.Errorf("%s does not exist, and the metadata knows no such segment: nothing is lost", segfile.Name(id))}
 }
 
 // printNoLoss says why there is nothing to accept.

@@ -56,6 +56,9 @@ type segmentReport struct {
 	Sealed  *time.Time `json:"sealed,omitempty"`
 	File    string     `json:"file"`
 	Missing bool       `json:"missing,omitempty"`
+	Damage  string     `json:"damage,omitempty"`
+	Lost    uint64     `json:"lost,omitempty"`     // records that cannot be read
+	GivenUp uint64     `json:"given_up,omitempty"` // of them, those whose loss was accepted
 }
 
 func detailJSON(d engine.TopicDetail) detailReport {
@@ -63,7 +66,8 @@ func detailJSON(d engine.TopicDetail) detailReport {
 	for _, g := range d.AllRanges {
 		rr := rangeReport{Range: g.Seq, Start: g.Start, End: g.End, Active: g.Active, Parents: g.Parents, NextOffset: g.NextOffset, Segments: []segmentReport{}}
 		for _, s := range g.Segments {
-			sr := segmentReport{Segment: s.Seq, Active: s.Active, Start: s.Start, Records: s.Records, Bytes: s.Bytes, File: s.File, Missing: s.Missing}
+			sr := segmentReport{Segment: s.Seq, Active: s.Active, Start: s.Start, Records: s.Records, Bytes: s.Bytes, File: s.File, Missing: s.Missing,
+				Damage: s.Damage, Lost: s.Lost, GivenUp: s.GivenUp}
 			if !s.SealedAt.IsZero() {
 				at := s.SealedAt.UTC()
 				sr.Sealed = &at
@@ -98,6 +102,25 @@ func (a *app) printTopic(d engine.TopicDetail) {
 		}
 	}
 	a.table(rows...)
+	a.printDamage(d)
+}
+
+// printDamage says what is known to be wrong with a topic.
+func (a *app) printDamage(d engine.TopicDetail) {
+	for _, r := range d.AllRanges {
+		for _, s := range r.Segments {
+			if s.Damage == "" {
+				continue
+			}
+			a.printf("\nsegment %d of range %d: %s\n", s.Seq, r.Seq, s.Damage)
+			if s.Lost > s.GivenUp {
+				a.printf("  reads of %s fail; put the file back from a copy, or see 'ringfence segment accept-loss --help'\n", plural(s.Lost-s.GivenUp, "record"))
+			}
+		}
+	}
+	if d.SetAside > 0 {
+		a.printf("\n%s of this topic in log/quarantine: the metadata does not know them\n", plural(d.SetAside, "file"))
+	}
 }
 
 // keysText is a slice of the keyspace as fractions of it.
@@ -118,7 +141,7 @@ func offsetsText(first, next uint64) string { return fmt.Sprintf("[%d,%d)", firs
 
 func fileText(s engine.SegmentInfo) string {
 	if s.Missing {
-		return "MISSING"
+		return "LOST " + s.File
 	}
 	return cmp.Or(s.File, "-")
 }

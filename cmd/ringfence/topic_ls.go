@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
@@ -13,7 +14,11 @@ func (a *app) topicLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the topics",
-		Args:  cobra.NoArgs,
+		Long: `List the topics. DAMAGE counts the segments of which records are known to be
+unreadable, with no loss accepted, and the files that were set aside in
+DATA_DIR/log/quarantine because the metadata does not know them; 'topic describe' says
+more, and 'segment verify' finds what nobody has read yet.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
 				list, err := e.Topics(ctx)
@@ -41,11 +46,13 @@ type topicReport struct {
 	Segments int       `json:"segments"`
 	Records  uint64    `json:"records"`
 	Bytes    uint64    `json:"bytes"`
+	Damaged  int       `json:"damaged_segments"`
+	SetAside int       `json:"files_set_aside"`
 }
 
 func topicJSON(t engine.TopicInfo) topicReport {
 	return topicReport{Name: t.Name, ID: t.ID, Bits: t.Bits, Policy: t.Policy, Created: t.Created.UTC(),
-		Ranges: t.Ranges, Segments: t.Segments, Records: t.Records, Bytes: t.Bytes}
+		Ranges: t.Ranges, Segments: t.Segments, Records: t.Records, Bytes: t.Bytes, Damaged: t.Damaged, SetAside: t.SetAside}
 }
 
 func (a *app) printTopics(list []engine.TopicInfo) {
@@ -53,10 +60,22 @@ func (a *app) printTopics(list []engine.TopicInfo) {
 		a.printf("no topics; create one with 'ringfence topic create NAME'\n")
 		return
 	}
-	rows := [][]string{{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED"}}
+	rows := [][]string{{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED", "DAMAGE"}}
 	for _, t := range list {
 		rows = append(rows, []string{t.Name, countText(t.Ranges), countText(t.Segments), countText(t.Records), bytesText(t.Bytes),
-			cmp.Or(t.Policy, "-"), dateText(t.Created.UnixMilli())})
+			cmp.Or(t.Policy, "-"), dateText(t.Created.UnixMilli()), damageText(t)})
 	}
 	a.table(rows...)
+}
+
+// damageText is what is wrong with a topic, in few words.
+func damageText(t engine.TopicInfo) string {
+	var words []string
+	if t.Damaged > 0 {
+		words = append(words, plural(t.Damaged, "segment"))
+	}
+	if t.SetAside > 0 {
+		words = append(words, plural(t.SetAside, "file")+" set aside")
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
 }

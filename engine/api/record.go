@@ -60,8 +60,8 @@ type Skip struct {
 	Range   uint32
 	From    uint64
 	Offsets uint64
-	// Damaged: they were damaged and their loss was accepted; otherwise retention
-	// took them.
+	// Damaged: they were damaged, or their file is missing, and their loss was accepted;
+	// otherwise retention took them.
 	Damaged bool
 }
 

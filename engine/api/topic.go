@@ -26,6 +26,8 @@ type TopicInfo struct {
 	Segments int
 	Records  uint64 // stored and readable now
 	Bytes    uint64 // of frames
+	Damaged  int    // segments that cannot be read, or not all of them, and were not given up
+	SetAside int    // files of it in the quarantine directory: the metadata does not know them
 }
 
 // TopicDetail is a topic with its ranges.
@@ -56,6 +58,12 @@ type SegmentInfo struct {
 	OpenedAt time.Time
 	File     string // in the log directory
 	Missing  bool   // the disk has no file that could be it: it was removed, or is damaged
+
+	// Damage says what is known to be wrong with it, "" for nothing; what nobody has
+	// read yet is not known. Lost are the records that cannot be read for it, GivenUp
+	// those of them whose loss was accepted: reads skip these and fail at the others.
+	Damage        string
+	Lost, GivenUp uint64
 }
 
 // GroupInfo is a group of a topic's consumers.

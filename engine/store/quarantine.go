@@ -29,6 +29,18 @@ func (s *Store) SetAside(name string) (string, error) {
 	return to, s.disk.SyncDir(path.Dir(name))
 }
 
+// Aside names the files that were set aside, now or before.
+func (s *Store) Aside() (names []string, err error) {
+	entries, err := s.disk.List(quarantineDir)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", quarantineDir, err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name)
+	}
+	return names, nil
+}
+
 // asideName is a name in the quarantine that no file has: a rename would replace it.
 func (s *Store) asideName(name string) (string, error) {
 	entries, err := s.disk.List(quarantineDir)

@@ -154,6 +154,21 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 	}
 }
 
+// Holes are the stretches of a fenced segment that cannot be read, as far as they are on
+// record: found when it was closed, or accepted as lost since. Nothing is read for it
+// but that record.
+func (s *Segment) Holes() ([]segfile.Hole, error) {
+	r := s.reader.Load()
+	if r == nil {
+		return nil, nil
+	}
+	holes, err := r.Holes()
+	if err != nil {
+		return nil, s.wrap(err)
+	}
+	return holes, nil
+}
+
 // Skipped are offsets that a Next moved past.
 type Skipped struct{ From, Offsets uint64 }
 

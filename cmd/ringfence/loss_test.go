@@ -1,0 +1,80 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A segment file that is missing: every command says so, reads fail until its loss is
+// accepted, and then skip just what was in it and say why.
+func TestMissingSegmentFile(t *testing.T) {
+	dir, first := filled(t, 100)
+	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
+	for range 2 {
+		ok(t, lines(100), in("produce", "t")...)
+	}
+	file := segments(t, dir)[1]
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if r := ringfence(t, "", in("consume", "t")...); r.code != exitDamaged || !strings.Contains(r.err, "accept-loss") {
+		t.Errorf("reading it: %+v", r)
+	}
+	list := parse[[]topicReport](t, ok(t, "", in("topic", "ls", "--json")...))
+	if list[0].Damaged != 1 || list[0].Records != 200 {
+		t.Errorf("topic ls: %+v", list)
+	}
+	if text := ok(t, "", in("topic", "ls")...); !strings.Contains(text, "DAMAGE") || !strings.Contains(text, "1 segment\n") {
+		t.Errorf("topic ls: %s", text)
+	}
+	if text := ok(t, "", in("topic", "describe", "t")...); !strings.Contains(text, "LOST topics/") || !strings.Contains(text, "segment 1 of range 0: ") ||
+		!strings.Contains(text, "reads of 100 records fail") {
+		t.Errorf("topic describe: %s", text)
+	}
+
+	for _, tt := range []struct {
+		in, file string
+		code     int
+		says     string
+	}{
+		{"no\n", file, exitUsage, "Give up 100 records of topic t, offsets [100,200) of range 0"},
+		{"", strings.Replace(file, "-00000001", "-00000009", 1), exitNotFound, "the metadata knows no such segment"},
+		{"", filepath.Join(dir, "x.seg"), exitNotFound, "not named like a segment file"},
+	} {
+		if r := ringfence(t, tt.in, "segment", "accept-loss", tt.file); r.code != tt.code || !strings.Contains(r.err, tt.says) {
+			t.Errorf("accept-loss %s: %+v, want %d with %q", tt.file, r, tt.code, tt.says)
+		}
+	}
+	holes := parse[[]holeReport](t, ok(t, "yes\n", "segment", "accept-loss", file, "--json"))
+	if len(holes) != 1 || holes[0] != (holeReport{Offset: 100, Records: 100, Accepted: true}) {
+		t.Errorf("accepted %+v", holes)
+	}
+	r := ringfence(t, "", in("consume", "t")...)
+	if r.code != 0 || r.out != first+lines(100) || !strings.Contains(r.err, "range 0: 100 offsets from 100 on are gone: they were damaged or missing, and their loss was accepted") {
+		t.Errorf("after it was accepted: exit %d, %d bytes: %s", r.code, len(r.out), r.err)
+	}
+	if out := ok(t, "", "segment", "accept-loss", file); !strings.Contains(out, "already on record: the loss of 100 records") {
+		t.Errorf("again: %s", out)
+	}
+	d := parse[detailReport](t, ok(t, "", in("topic", "describe", "t", "--json")...))
+	if s := d.All[0].Segments[1]; d.Damaged != 0 || !s.Missing || s.Lost != 100 || s.GivenUp != 100 || s.Damage == "" {
+		t.Errorf("described as %+v", s)
+	}
+
+	// A file that the metadata does not know is set aside, and told of.
+	b, err := os.ReadFile(segments(t, dir)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(strings.Replace(file, "-00000001", "-00000009", 1), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := ok(t, "", in("topic", "ls")...); !strings.Contains(text, "1 file set aside") {
+		t.Errorf("topic ls: %s", text)
+	}
+	if text := ok(t, "", in("topic", "describe", "t")...); !strings.Contains(text, "1 file of this topic in log/quarantine") {
+		t.Errorf("topic describe: %s", text)
+	}
+}

@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile"
+)
+
+// Topics lists the topics by name.
+func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	topics, err := e.topics()
+	if err != nil {
+		return nil, err
+	}
+	aside, err := e.store.Aside()
+	if err != nil {
+		return nil, err
+	}
+	var list []TopicInfo
+	for _, t := range topics {
+		d, err := e.describe(t.Name, aside)
+		if errors.Is(err, ErrNoSuchTopic) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, d.TopicInfo)
+	}
+	return list, nil
+}
+
+// Describe tells all about one topic.
+func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
+	if err := checkTopic(name); err != nil {
+		return TopicDetail{}, err
+	}
+	if err := e.enter(ctx); err != nil {
+		return TopicDetail{}, err
+	}
+	defer e.end()
+	aside, err := e.store.Aside()
+	if err != nil {
+		return TopicDetail{}, about(name, -1, err)
+	}
+	return e.describe(name, aside)
+}
+
+// describe is Describe with the names of the files that were set aside.
+func (e *Engine) describe(name string, aside []string) (d TopicDetail, err error) {
+	var ids []fence.SegmentID
+	err = e.lookAt(name, func(s *cp.State, t *cp.Topic) {
+		d.TopicInfo = TopicInfo{Name: t.Name, ID: t.ID.String(), Bits: t.Bits, Policy: t.Policy, Created: time.UnixMilli(t.Created)}
+		for r := range s.Ranges(name) {
+			d.AllRanges = append(d.AllRanges, rangeInfo(s, r))
+			for seg := range s.Segments(r.ID) {
+				ids = append(ids, seg.ID)
+			}
+		}
+		for g := range s.Groups(name) {
+			d.Groups = append(d.Groups, g)
+		}
+	})
+	if err != nil {
+		return d, about(name, -1, err)
+	}
+	for _, file := range aside {
+		if strings.Contains(file, d.ID) {
+			d.SetAside++
+		}
+	}
+	for i := range d.AllRanges {
+		r := &d.AllRanges[i]
+		if r.Active {
+			d.Ranges++
+		}
+		for j := range r.Segments {
+			s := &r.Segments[j]
+			e.measure(ids[d.Segments], r, s)
+			d.Segments++
+			d.Records += s.Records - min(s.Lost, s.Records)
+			d.Bytes += s.Bytes
+			if s.Lost > s.GivenUp || e.whyLost(ids[d.Segments-1]) != nil {
+				d.Damaged++
+			}
+		}
+	}
+	return d, nil
+}
+
+func rangeInfo(s *cp.State, r *cp.Range) RangeInfo {
+	info := RangeInfo{Seq: r.ID.Seq, Start: r.Start, End: r.End, Active: r.Phase == cp.Active, NextOffset: r.NextOffset}
+	for _, p := range r.From {
+		info.Parents = append(info.Parents, p.Seq)
+	}
+	for seg := range s.Segments(r.ID) {
+		si := SegmentInfo{
+			Seq: seg.ID.Seq, Active: seg.Phase == cp.Active, Start: seg.Start,
+			Records: seg.Length, Bytes: seg.Bytes, OpenedAt: time.UnixMilli(seg.OpenedAt),
+		}
+		if !si.Active {
+			si.SealedAt = time.UnixMilli(seg.SealedAt)
+		}
+		info.Segments = append(info.Segments, si)
+	}
+	return info
+}
+
+// measure adds what the store knows of a segment.
+func (e *Engine) measure(id fence.SegmentID, r *RangeInfo, s *SegmentInfo) {
+	e.assess(id, s)
+	seg, err := e.store.Segment(id)
+	if s.Missing = e.lost[id] != nil || err != nil && (s.Records > 0 || !s.Active); s.Missing {
+		s.File = segfile.Name(id)
+		return
+	}
+	if err != nil {
+		return // not written yet
+	}
+	s.File = seg.File()
+	if s.Active {
+		s.Records = seg.CommitMark() - seg.Base()
+		s.Bytes = seg.Bytes()
+		r.NextOffset = seg.CommitMark()
+	}
+}
+
+// assess adds what is known to be wrong with a segment.
+func (e *Engine) assess(id fence.SegmentID, s *SegmentInfo) {
+	if e.isGivenUp(id) {
+		s.Damage, s.Lost, s.GivenUp = "its file is missing, and its loss was accepted", s.Records, s.Records
+		return
+	}
+	if err := e.whyLost(id); err != nil {
+		s.Damage, s.Lost = err.Error(), s.Records
+		return
+	}
+	seg, err := e.store.Segment(id)
+	if err != nil {
+		return
+	}
+	var notes []string
+	holes, err := seg.Holes()
+	if err != nil {
+		notes = append(notes, err.Error())
+	}
+	for _, h := range holes {
+		if h.Records == 0 {
+			continue
+		}
+		s.Lost += h.Records
+		note := fmt.Sprintf("%d records from offset %d are damaged, at byte %d", h.Records, h.Offset, h.Position)
+		if h.Accepted {
+			s.GivenUp += h.Records
+			note += ", and their loss was accepted"
+		}
+		notes = append(notes, note)
+	}
+	for _, f := range e.report.Faulty {
+		if f.ID == id {
+			notes = append(notes, f.Err.Error())
+		}
+	}
+	s.Damage = strings.Join(notes, "; ")
+}
