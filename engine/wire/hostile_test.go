@@ -141,6 +141,20 @@ func TestNothingIsUsedTwice(t *testing.T) {
 	if err := Verify(KeyListGroups, FlagReply, texts(n)); !errors.Is(err, CodeMalformed) || !strings.Contains(err.Error(), usedTwice) {
 		t.Errorf("%d times one string: %v", n, err)
 	}
+	// A vector of n offsets to one empty table, as the skips of a Page.
+	skips := func(n int) raw {
+		b := raw{}.u32(20).u16(16, 8, 0, 0, 0, 0, 0, 4).u32(16, 4).u32(uint32(n))
+		for i := range n {
+			b = b.u32(uint32(4*(n-i) + 4))
+		}
+		return b.u16(4, 4).u32(4)
+	}
+	if err := Verify(KeyFetch, FlagReply, skips(1)); err != nil {
+		t.Fatalf("one empty table that is used once: %v", err)
+	}
+	if err := Verify(KeyFetch, FlagReply, skips(n)); !errors.Is(err, CodeMalformed) || !strings.Contains(err.Error(), usedTwice) {
+		t.Errorf("%d times one empty table: %v", n, err)
+	}
 	// A vector of n offsets to one table, which has the same vector as its segments.
 	tables := func(n int) raw {
 		// root, vtable of the message (ranges is field 1), table, vtable of a range
@@ -164,6 +178,23 @@ func TestNothingIsUsedTwice(t *testing.T) {
 	}
 	if err := Verify(KeyDescribeTopic, FlagReply, tables(n)); !errors.Is(err, CodeMalformed) || !strings.Contains(err.Error(), usedTwice) {
 		t.Errorf("%d times %d times one table: %v", n, n, err)
+	}
+}
+
+// Secrets have a limit of their own, cursors a higher one than other strings.
+func TestLongFields(t *testing.T) {
+	var e Encoder
+	for size, want := range map[int]error{MaxSecret: nil, MaxSecret + 1: CodeMalformed} {
+		frame := e.Frame(KeyAuthenticate, 0, 1, &Authenticate{Secret: make([]byte, size)}, 0)
+		if err := Verify(KeyAuthenticate, 0, frame[HeadSize:]); !errors.Is(err, want) {
+			t.Errorf("a secret of %d bytes: %v, want %v", size, err, want)
+		}
+	}
+	for size, want := range map[int]error{MaxCursor: nil, MaxCursor + 1: CodeMalformed} {
+		frame := e.Frame(KeyLag, 0, 1, &Lag{Cursor: strings.Repeat("x", size)}, 0)
+		if err := Verify(KeyLag, 0, frame[HeadSize:]); !errors.Is(err, want) {
+			t.Errorf("a cursor of %d bytes: %v, want %v", size, err, want)
+		}
 	}
 }
 

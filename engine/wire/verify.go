@@ -256,7 +256,7 @@ func (v *verifier) text(limit, at int) (int, string) {
 		return at, reason
 	case n > limit:
 		return at, "string is too long"
-	case start+n >= len(v.b) || v.b[start+n] != 0 || !v.spend(1):
+	case start+n >= len(v.b) || v.b[start+n] != 0:
 		return at, "string does not end in a zero byte"
 	case !utf8.Valid(v.b[start : start+n]):
 		return at, "string is not valid UTF-8"
