@@ -94,9 +94,11 @@
 //
 // # Requests and replies
 //
-// Requests need not wait for one another. Up to max_requests may be unanswered; no two of
-// these have the same id. Each but Credit is answered once, with its id, in any order:
-// what has to wait holds nothing else up. A failure with id 0 belongs to no request: it
+// Requests need not wait for one another. Up to max_requests may be unanswered, and the
+// server reads no more until one of them is answered; no two of these have the same id. Each but Credit is answered once, with its id. They are done
+// and answered in any order, so that what has to wait holds nothing else up; in the order
+// they were sent in are the frames of one producer and what is asked of one consumer. What
+// a request builds upon is to be waited for. A failure with id 0 belongs to no request: it
 // says why the connection ends.
 //
 // When a connection ends, what became of its unanswered requests is unknown: they may
@@ -107,7 +109,8 @@
 // OpenProducer answers a handle, which is good on its connection and until CloseProducer
 // or the connection's end, and an id, which is the producer's for ever: who comes back
 // with the same id and sends the same records in the same order again has each stored
-// once. An id belongs to one topic.
+// once. An id belongs to one topic and to one producer at a time: opened again, on
+// whichever connection, it is taken from the one that had it.
 //
 // A Produce carries one record frame of at most the max_frame of OpenProducerReply,
 // plain or compressed. It is as a producer writes it: salt 0, base, prev and durable 0,
@@ -140,8 +143,10 @@
 //
 // Subscribe has the server push pages as they come, each with the id of the Subscribe,
 // until CloseConsumer, after which Done answers it, or until it fails. The bytes of the
-// record frames pushed count against window until Credit gives them back; then as many
-// bytes may be pushed again. A consumer is used by one Fetch or one Subscribe at a time.
+// record frames pushed count against window until Credit gives them back. While any of it
+// is left a page may come, of as many bytes as are left or, where one record frame alone
+// has more, of that frame. A page without frames may come to say that the consumer has
+// caught up. A consumer with a subscription takes no Fetch.
 //
 // # Errors
 //
