@@ -97,7 +97,7 @@
 // Requests need not wait for one another. Up to max_requests may be unanswered, and the
 // server reads no more until one of them is answered; no two of these have the same id. Each but Credit is answered once, with its id. They are done
 // and answered in any order, so that what has to wait holds nothing else up; in the order
-// they were sent in are the frames of one producer and what is asked of one consumer. What
+// they were sent in are the frames of one producer and the fetches of one consumer. What
 // a request builds upon is to be waited for. A failure with id 0 belongs to no request: it
 // says why the connection ends.
 //
