@@ -31,8 +31,8 @@ func (e *Encoder) start() *flatbuffers.Builder {
 // writes behind it. Frames that fail or are pushed are replies: FlagReply is set with
 // these flags.
 //
-// Of a message longer than MaxMessage a reply becomes a failure that says so, and a
-// request nil.
+// Of a message longer than MaxMessage a reply becomes a failure that says so, behind
+// which no raw bytes belong, and a request nil.
 func (e *Encoder) Frame(key Key, flags uint16, id uint32, m Message, raw int) []byte {
 	b := e.start()
 	return e.finish(key, flags, id, m.Pack(b), raw)
