@@ -124,3 +124,26 @@ func TestReadingAllocatesLittle(t *testing.T) {
 		t.Logf("%.4f allocations for each record", per)
 	}
 }
+
+// Nor does a record that is waited for, alone in its flush. Others in the process
+// allocate beside it: the best of some rounds counts.
+func TestProduceAllocatesNothing(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	ctx := within(t)
+	const rounds, calls = 10, 20
+	best := float64(calls)
+	for range rounds {
+		best = min(best, allocations(func() {
+			for range calls {
+				if _, err := p.Produce(ctx, Record{Key: []byte("k"), Value: []byte("v")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}))
+	}
+	if best > calls/2 {
+		t.Errorf("%.0f allocations for %d records", best, calls)
+	}
+}

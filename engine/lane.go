@@ -190,15 +190,14 @@ func (p *Producer) landed(b *batch) {
 // answer deals with one batch's outcome, in the order of the lane.
 func (l *lane) answer(b *batch, err error) {
 	p := l.p
-	var sealed *store.SealedError
-	switch {
+	switch _, sealed := errors.AsType[*store.SealedError](err); {
 	case err == nil:
 		l.landed = max(l.landed, b.info.LastSeq)
 		if !b.req.Duplicate {
 			p.e.front.AdoptOffsets(l.id, b.plan.Segment, b.req.Last)
 		}
 		p.conclude(b, Placement{Range: l.id.Seq, First: b.req.First, Last: b.req.Last, Duplicate: b.req.Duplicate}, nil)
-	case errors.As(err, &sealed):
+	case sealed:
 		// Fenced between plan and append: nothing of it was stored. It goes again, to
 		// the successor, behind those that flew before it.
 		l.back = append(l.back, b)

@@ -22,7 +22,12 @@ type tally struct {
 	table  *ProducerTable // nil: not known
 
 	minTime, maxTime int64 // ms, of records with a time; both 0 = none had one
+
+	link link // of add; kept here so that a frame allocates nothing
 }
+
+// link is what the digest hashes for a frame: the digest before it and its header.
+type link [8 + record.HeaderSize]byte
 
 // identitySize is how much of a header belongs to a frame's identity: everything
 // before the durable position. The payload is in it by its hash.
@@ -36,7 +41,7 @@ func (t *tally) add(pos int64, h *record.Head) {
 	t.next = h.Next()
 	t.bytes += uint64(h.FrameLen)
 	t.frames++
-	t.digest = chain(t.digest, h)
+	t.digest = t.link.hash(t.digest, h)
 	if t.table != nil {
 		t.table.Update(h)
 	}
@@ -62,10 +67,9 @@ func (t *tally) skip(h *Hole) {
 	}
 }
 
-// chain adds one frame's identity to a digest of those before it.
-func chain(digest uint64, h *record.Head) uint64 {
-	var b [8 + record.HeaderSize]byte
-	binary.LittleEndian.PutUint64(b[:], digest)
-	h.Put(b[8:], 0)
-	return xxh3.Hash(b[:8+identitySize])
+// hash adds one frame's identity to a digest of those before it.
+func (l *link) hash(digest uint64, h *record.Head) uint64 {
+	binary.LittleEndian.PutUint64(l[:], digest)
+	h.Put(l[8:], 0)
+	return xxh3.Hash(l[:8+identitySize])
 }
