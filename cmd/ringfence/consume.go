@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -84,8 +85,8 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 	if err != nil {
 		return err
 	}
-	return a.withEngine(ctx, false, func(ctx context.Context, e *engine.Engine) error {
-		c, err := e.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: f.group, From: from})
+	return a.withLog(ctx, false, func(ctx context.Context, l api.Log) error {
+		c, err := l.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: f.group, From: from})
 		if err != nil {
 			return missingTopic(topic, "", err)
 		}
@@ -123,7 +124,7 @@ const (
 // printer prints pages and commits what was printed.
 type printer struct {
 	*app
-	c       *engine.Consumer
+	c       api.Consumer
 	flags   consumeFlags
 	report  *consumeReport
 	out     *bufio.Writer

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/segfile/record"
 	"github.com/spf13/cobra"
 )
@@ -93,14 +94,14 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 		return err
 	}
 	defer in.Close()
-	return a.withEngine(ctx, f.create, func(ctx context.Context, e *engine.Engine) error {
+	return a.withLog(ctx, f.create, func(ctx context.Context, l api.Log) error {
 		if f.create {
-			err := e.CreateTopic(ctx, topic, engine.TopicOptions{})
+			err := l.CreateTopic(ctx, topic, engine.TopicOptions{})
 			if err != nil && !errors.Is(err, engine.ErrTopicExists) {
 				return err
 			}
 		}
-		p, err := e.NewProducer(engine.ProducerOptions{Topic: topic, ID: f.producer, BatchBytes: int(f.batch), Codec: codec, Linger: f.linger})
+		p, err := l.NewProducer(engine.ProducerOptions{Topic: topic, ID: f.producer, BatchBytes: int(f.batch), Codec: codec, Linger: f.linger})
 		if err != nil {
 			return missingTopic(topic, ", or give --create", err)
 		}
@@ -119,7 +120,7 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 
 // lineProducer sends lines and counts the answers.
 type lineProducer struct {
-	p       *engine.Producer
+	p       api.Producer
 	keyOf   func([]byte) []byte
 	headers []engine.Header
 	report  produceReport

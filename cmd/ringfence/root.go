@@ -23,6 +23,7 @@ type app struct {
 	dataDir string
 	engine  string // --io
 	json    bool
+	client  clientFlags
 }
 
 // run executes one command line and returns the exit code.
@@ -81,6 +82,10 @@ nothing, or with "ringfence topic create" and "ringfence produce".`,
 	f := root.PersistentFlags()
 	f.StringVar(&a.dataDir, "data-dir", unset, "directory of the topics (or RINGFENCE_DATA_DIR, an absolute path)")
 	f.Lookup("data-dir").DefValue = "" // what help shows
+	f.StringVar(&a.client.server, "server", "", "reach the topics through a server: HOST:PORT, tls://HOST:PORT or unix:PATH (or "+serverVar+")")
+	f.StringVar(&a.client.ca, "server-ca", "", "authorities that the server's certificate is of, PEM")
+	f.StringVar(&a.client.cert, "client-cert", "", "certificate to show to the server, PEM")
+	f.StringVar(&a.client.key, "client-key", "", "its private key, PEM")
 	f.StringVar(&a.engine, "io", "auto", "how to reach the disk: auto, io_uring or pool")
 	f.BoolVar(&a.json, "json", false, "report as JSON, and an error too: {\"error\": TEXT, \"code\": EXIT CODE}, the last line of standard error")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -21,11 +22,11 @@ ranges, as often as its load asks for.`,
 				return usageError{fmt.Errorf("--bits is %d: want 1 to 32", o.Bits)}
 			}
 			// A policy exists only where there is a directory already.
-			return a.withEngine(cmd.Context(), o.Policy == "", func(ctx context.Context, e *engine.Engine) error {
-				if err := e.CreateTopic(ctx, args[0], o); err != nil {
+			return a.withLog(cmd.Context(), o.Policy == "", func(ctx context.Context, l api.Log) error {
+				if err := l.CreateTopic(ctx, args[0], o); err != nil {
 					return err
 				}
-				d, err := e.Describe(ctx, args[0])
+				d, err := l.Describe(ctx, args[0])
 				if err != nil {
 					return err
 				}

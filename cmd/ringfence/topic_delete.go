@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -17,15 +17,15 @@ func (a *app) topicDeleteCommand() *cobra.Command {
 		Short: "Delete a topic with all its records",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				d, err := e.Describe(ctx, args[0])
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				d, err := l.Describe(ctx, args[0])
 				if err != nil {
 					return err
 				}
 				if !yes && !a.confirm(fmt.Sprintf("Delete topic %s with %s (%s)? Type its name: ", d.Name, plural(d.Records, "record"), bytesText(d.Bytes)), d.Name) {
 					return usageError{fmt.Errorf("nothing was deleted; type the topic's name, or give --yes")}
 				}
-				if err := e.DeleteTopic(ctx, args[0]); err != nil {
+				if err := l.DeleteTopic(ctx, args[0]); err != nil {
 					return err
 				}
 				return a.report(topicJSON(d.TopicInfo), func() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -19,8 +20,8 @@ func (a *app) topicDescribeCommand() *cobra.Command {
 [FIRST,NEXT): the first one that is in it, and the first one behind it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				d, err := e.Describe(ctx, args[0])
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				d, err := l.Describe(ctx, args[0])
 				if err != nil {
 					return err
 				}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -20,8 +21,8 @@ DATA_DIR/log/quarantine because the metadata does not know them; 'topic describe
 more, and 'segment verify' finds what nobody has read yet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				list, err := e.Topics(ctx)
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				list, err := l.Topics(ctx)
 				if err != nil {
 					return err
 				}

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -22,8 +22,8 @@ func (a *app) topicMergeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				child, err := e.MergeRanges(ctx, args[0], x, y)
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				child, err := l.MergeRanges(ctx, args[0], x, y)
 				if err != nil {
 					return err
 				}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -33,8 +34,8 @@ default; "off" turns a rule off whatever the default is.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := engine.Policy{MaxAge: age.bound, MaxBytes: size.bound, SegmentMaxAge: segAge.bound, SegmentMaxBytes: segSize.bound}
-			return a.withEngine(cmd.Context(), true, func(ctx context.Context, e *engine.Engine) error {
-				if err := e.SetPolicy(ctx, args[0], p); err != nil {
+			return a.withLog(cmd.Context(), true, func(ctx context.Context, l api.Log) error {
+				if err := l.SetPolicy(ctx, args[0], p); err != nil {
 					return err
 				}
 				return a.report(policyJSON(args[0], p), func() { a.printPolicies(map[string]engine.Policy{args[0]: p}) })
@@ -55,8 +56,8 @@ func (a *app) policyLsCommand() *cobra.Command {
 		Short: "List the policies",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				list, err := e.Policies(ctx)
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				list, err := l.Policies(ctx)
 				if err != nil {
 					return err
 				}
@@ -80,14 +81,18 @@ func (a *app) policyDeleteCommand() *cobra.Command {
 again or they are bound elsewhere.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				list, err := e.Policies(ctx)
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				list, err := l.Policies(ctx)
 				if err != nil {
 					return err
 				}
-				remove := e.DeletePolicy
+				remove := l.DeletePolicy
 				if force {
-					remove = e.ForgetPolicy
+					linked, ok := l.(linkedLog)
+					if !ok {
+						return usageError{errors.New("--force works on a data directory, not through a server")}
+					}
+					remove = linked.ForgetPolicy
 				}
 				switch err := remove(ctx, args[0]); {
 				case errors.Is(err, engine.ErrPolicyInUse):
@@ -113,8 +118,8 @@ func (a *app) policyBindCommand() *cobra.Command {
 			if len(args) == 2 {
 				name = args[1]
 			}
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				if err := e.BindPolicy(ctx, args[0], name); err != nil {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				if err := l.BindPolicy(ctx, args[0], name); err != nil {
 					return err
 				}
 				return a.report(map[string]string{"topic": args[0], "policy": name}, func() {

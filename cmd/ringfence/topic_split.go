@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -21,8 +21,8 @@ key keep their order: consumers finish the old range before its halves.`,
 			if err != nil {
 				return err
 			}
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				left, right, err := e.SplitRange(ctx, args[0], seq)
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				left, right, err := l.SplitRange(ctx, args[0], seq)
 				if err != nil {
 					return err
 				}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/client"
+)
+
+const serverVar = "RINGFENCE_SERVER"
+
+// clientFlags say how a server is reached.
+type clientFlags struct {
+	server        string
+	ca, cert, key string
+}
+
+// withLog calls f with the topics that the command is about: those of the server that
+// --server names, else those of the data directory.
+func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Context, l api.Log) error) (err error) {
+	addr, err := a.serverAddress()
+	if err != nil {
+		return err
+	}
+	if addr == "" {
+		return a.withEngine(ctx, create, func(ctx context.Context, e *engine.Engine) error { return f(ctx, linkedLog{e}) })
+	}
+	o := client.Options{Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if o.TLS, err = a.client.tls(); err != nil {
+		return err
+	}
+	c, err := client.Dial(ctx, addr, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return f(ctx, remoteLog{c})
+}
+
+// serverAddress is the server that the command is about; "" means a data directory.
+func (a *app) serverAddress() (string, error) {
+	addr := a.client.server
+	if addr == "" && !a.dataDirGiven() {
+		addr, _ = a.env(serverVar)
+	}
+	if addr != "" && a.dataDirGiven() {
+		return "", usageError{errors.New("--server and --data-dir: topics are reached in one way or the other")}
+	}
+	return addr, nil
+}
+
+// tls is nil where the address alone decides.
+func (f clientFlags) tls() (*tls.Config, error) {
+	if f.ca == "" && f.cert == "" && f.key == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--server-ca: %w", err)}
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usageError{fmt.Errorf("--server-ca: %s holds no certificate", f.ca)}
+		}
+	}
+	if f.cert != "" || f.key != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--client-cert %q with --client-key %q: %w", f.cert, f.key, err)}
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+type linkedLog struct{ *engine.Engine }
+
+func (l linkedLog) NewProducer(o api.ProducerOptions) (api.Producer, error) {
+	p, err := l.Engine.NewProducer(o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (l linkedLog) NewConsumer(o api.ConsumerOptions) (api.Consumer, error) {
+	c, err := l.Engine.NewConsumer(o)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+type remoteLog struct{ *client.Client }
+
+func (l remoteLog) NewProducer(o api.ProducerOptions) (api.Producer, error) {
+	p, err := l.Client.NewProducer(o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (l remoteLog) NewConsumer(o api.ConsumerOptions) (api.Consumer, error) {
+	c, err := l.Client.NewConsumer(o)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
