@@ -45,11 +45,9 @@ before it leaves it as it is.
 milliseconds since 1970), or how long ago (90s, 15m, 36h): the first record of each
 range that is not older.
 
---follow waits for records until SIGINT or SIGTERM, which end it with code 0. The
-directory belongs to this process meanwhile: the command and a program cannot use a
-directory at the same time, and network access is not part of this version. So no
-other process can store what this one would show; a program that wants to store and
-to follow links the engine and does both itself.`,
+--follow waits for records until SIGINT or SIGTERM, which end it with code 0. On a data
+directory it is alone: only this process has it, so nobody stores what it would show.
+Follow through a server (--server), or link the engine.`,
 		Example: `  ringfence consume logs --from start
   ringfence consume logs --group billing --follow --format json
   ringfence consume logs --from 2024-05-01T12:00:00Z --max 100`,
@@ -60,7 +58,7 @@ to follow links the engine and does both itself.`,
 	fl.StringVar(&f.group, "group", "", "keep the position under this name")
 	fl.StringVar(&f.from, "from", "", "start, end, a cursor, a time, or how long ago (15m)")
 	fl.Int64Var(&f.max, "max", 0, "stop after this many records; 0 is all")
-	fl.BoolVar(&f.follow, "follow", false, "wait at the end until a signal comes; no other process can store meanwhile")
+	fl.BoolVar(&f.follow, "follow", false, "wait at the end until a signal comes")
 	fl.StringVar(&f.format, "format", "value", "value (one a line), json (one a line), or raw (values with nothing between)")
 	return cmd
 }

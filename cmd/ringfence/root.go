@@ -73,9 +73,10 @@ func (a *app) rootCommand() *cobra.Command {
 		Long: `Ringfence keeps named topics of key/value records in append-only segment files.
 
 Commands work on the data directory given with --data-dir or RINGFENCE_DATA_DIR,
-which only one process may have open: the command and a program cannot use a
-directory at the same time. Start with "ringfence demo", which needs
-nothing, or with "ringfence topic create" and "ringfence produce".`,
+which only one process may have open at a time. "ringfence serve" opens one for many:
+topic, produce and consume reach it with --server or RINGFENCE_SERVER. Start with
+"ringfence demo", which needs nothing, or with "ringfence topic create" and
+"ringfence produce".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
