@@ -110,7 +110,8 @@ func (p *Producer) closeOpen() {
 func (p *Producer) enqueue(b *batch) {
 	p.closing++
 	b.number, b.due = p.closing, time.Now().Add(p.c.opts.RequestTimeout)
-	if len(p.queue) == 0 {
+	if !p.armed {
+		p.armed = true
 		p.alarm.Reset(p.c.opts.RequestTimeout)
 	}
 	p.queue = append(p.queue, b)

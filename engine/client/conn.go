@@ -329,8 +329,9 @@ func readInto(in io.Reader, b []byte, n int) ([]byte, error) {
 }
 
 // call asks and waits for the answer. When ctx ends first the error says whether the
-// request may have reached the server.
-func (c *conn) call(ctx context.Context, key wire.Key, msg wire.Message) (any, error) {
+// request may have reached the server. undo, which may be nil, is what to ask then if
+// it succeeds after all.
+func (c *conn) call(ctx context.Context, key wire.Key, msg wire.Message, undo func(reply any) *request) (any, error) {
 	w := make(waiter, 1)
 	r := &request{key: key, msg: msg, owner: w}
 	if !c.post(r) {
@@ -340,8 +341,16 @@ func (c *conn) call(ctx context.Context, key wire.Key, msg wire.Message) (any, e
 	case a := <-w:
 		return a.msg, a.err
 	case <-ctx.Done():
-		return nil, &lateError{sent: !c.withdraw(r), cause: context.Cause(ctx)}
 	}
+	late := &lateError{sent: !c.withdraw(r), cause: context.Cause(ctx)}
+	if late.sent && undo != nil {
+		go func() { // until the answer, or the connection's end
+			if a := <-w; a.err == nil {
+				c.post(undo(a.msg))
+			}
+		}()
+	}
+	return nil, late
 }
 
 // waiter is somebody who waits in call.

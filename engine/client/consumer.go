@@ -88,7 +88,9 @@ func (r *Consumer) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		msg, err := cn.call(ctx, wire.KeyOpenConsumer, ask)
+		msg, err := cn.call(ctx, wire.KeyOpenConsumer, ask, func(reply any) *request {
+			return closeConsumer(reply.(*wire.OpenConsumerReply).Consumer)
+		})
 		if err == nil {
 			reply := msg.(*wire.OpenConsumerReply)
 			r.conn, r.handle = cn, reply.Consumer
@@ -110,9 +112,13 @@ func (r *Consumer) open(ctx context.Context) error {
 // another.
 func (r *Consumer) drop() {
 	if r.conn != nil {
-		r.conn.post(&request{key: wire.KeyCloseConsumer, msg: &wire.CloseConsumer{Consumer: r.handle}, owner: nobody{}})
+		r.conn.post(closeConsumer(r.handle))
 	}
 	r.conn, r.next = nil, nil
+}
+
+func closeConsumer(handle uint32) *request {
+	return &request{key: wire.KeyCloseConsumer, msg: &wire.CloseConsumer{Consumer: handle}, owner: nobody{}}
 }
 
 // fetch is a page that was asked for.
@@ -348,7 +354,7 @@ func (r *Consumer) Lag() (uint64, error) {
 		}
 		if err == nil {
 			var msg any
-			msg, err = r.conn.call(ctx, wire.KeyLag, &wire.Lag{Consumer: r.handle, Cursor: r.Cursor()})
+			msg, err = r.conn.call(ctx, wire.KeyLag, &wire.Lag{Consumer: r.handle, Cursor: r.Cursor()}, nil)
 			if err == nil {
 				return msg.(*wire.LagReply).Records, nil
 			}

@@ -39,13 +39,14 @@ type Producer struct {
 	tell     []*batch   // over, with callbacks to run
 	telling  bool       // a goroutine runs them
 
-	session  *session // nil: none
-	flying   int      // batches handed to the session's connection and not answered
-	opening  bool     // a goroutine opens a session
-	refusals int      // sessions in a row that ended with nothing stored
-	why      error    // what the last one ended with
-	stored   uint64   // number of the last batch that the server has confirmed, whatever is open before it
-	alarm    *time.Timer
+	session  *session    // nil: none
+	flying   int         // batches handed to the session's connection and not answered
+	opening  bool        // a goroutine opens a session
+	refusals int         // sessions in a row that ended with nothing stored
+	why      error       // what the last one ended with
+	stored   uint64      // number of the last batch that the server has confirmed, whatever is open before it
+	alarm    *time.Timer // runs expire
+	armed    bool        // it will
 }
 
 // ID is what recognises this producer's repeats.
@@ -292,10 +293,14 @@ func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Unlock()
 	p.abort()
 	p.c.delist(p)
-	if s != nil {
-		err = errors.Join(err, s.close(ctx))
+	if s == nil {
+		return err
 	}
-	return err
+	if err != nil {
+		s.conn.post(s.farewell()) // and does not wait
+		return err
+	}
+	return about(p.name, s.close(ctx))
 }
 
 // abort fails what is not answered and ends the producer.

@@ -143,7 +143,7 @@ func (c *Client) askAs(ctx context.Context, k kind, key wire.Key, msg wire.Messa
 		cn, err := c.main.get(limited)
 		if err == nil {
 			var answer any
-			if answer, err = cn.call(limited, key, msg); err == nil {
+			if answer, err = cn.call(limited, key, msg, nil); err == nil {
 				return answer, nil
 			}
 			open = open || k != look && maybe(err)

@@ -31,7 +31,7 @@ func (p *Producer) openSession(ctx context.Context) (*session, error) {
 		}
 		msg, err := cn.call(ctx, wire.KeyOpenProducer, &wire.OpenProducer{
 			Topic: p.name, Id: p.opts.ID, Unnumbered: p.opts.NotIdempotent,
-		})
+		}, func(reply any) *request { return closeProducer(reply.(*wire.OpenProducerReply).Producer) })
 		if err == nil {
 			reply := msg.(*wire.OpenProducerReply)
 			if reply.Id != p.opts.ID {
@@ -53,11 +53,17 @@ const beside = 1 << 10
 
 // close gives the producer up on the server.
 func (s *session) close(ctx context.Context) error {
-	_, err := s.conn.call(ctx, wire.KeyCloseProducer, &wire.CloseProducer{Producer: s.handle})
+	_, err := s.conn.call(ctx, wire.KeyCloseProducer, s.farewell().msg, nil)
 	if lost(err) || unsent(err) || code(wire.CodeNoSuchHandle)(err) {
 		return nil // it is gone
 	}
 	return meant(err)
+}
+
+func (s *session) farewell() *request { return closeProducer(s.handle) }
+
+func closeProducer(handle uint32) *request {
+	return &request{key: wire.KeyCloseProducer, msg: &wire.CloseProducer{Producer: handle}, owner: nobody{}}
 }
 
 // pump sends what may be sent. mu is held.
@@ -255,6 +261,7 @@ func (p *Producer) failWaiting(err error) {
 func (p *Producer) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.armed = false
 	now := time.Now()
 	for i := 0; i < len(p.queue); i++ {
 		b := p.queue[i]
@@ -262,6 +269,7 @@ func (p *Producer) expire() {
 			continue
 		}
 		if b.due.After(now) {
+			p.armed = true
 			p.alarm.Reset(b.due.Sub(now))
 			break
 		}
