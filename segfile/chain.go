@@ -1,6 +1,7 @@
 package segfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -72,6 +73,7 @@ type recovery struct {
 	salt uint64
 
 	pos     int64     // of the frame that is next
+	due     int64     // where it was expected, before what looked like padding
 	next    uint64    // its base offset
 	durable int64     // the highest durable position seen
 	lag     int64     // the furthest a frame's end was from its durable position
@@ -93,7 +95,7 @@ func (r *recovery) noStart() error {
 		return err
 	}
 	r.v.Holes = append(r.v.Holes, Hole{Position: r.pos, Length: next - r.pos, Offset: r.next})
-	r.pos = next
+	r.restart(next, r.next)
 	return nil
 }
 
@@ -120,8 +122,11 @@ func (r *recovery) valid() (record.Head, bool, error) {
 func (r *recovery) chain() error {
 	for {
 		h, ok, err := r.valid()
-		if err != nil || !ok {
+		if err != nil {
 			return err
+		}
+		if !ok {
+			return r.back(false)
 		}
 		r.prove(h.Durable)
 		end := r.pos + int64(h.FrameLen)
@@ -130,11 +135,39 @@ func (r *recovery) chain() error {
 		if end <= r.durable {
 			r.commit(len(r.pending))
 		}
+		r.due = alignFrame(end)
 		if r.pos, err = r.win.after(r.pos, &h); err != nil {
 			return err
 		}
 		r.next = h.Next()
 	}
+}
+
+// back goes back to where the frame of offset next was expected, if it is known to
+// have started there: what looked like padding is not all zeros, and the next block
+// starts with nothing of a head, or with a later frame's. So a frame whose head, or
+// all of it, was turned to zeros inside a block is not taken for padding. Where zeros
+// reach over the end of the block nothing can tell, and damage is named from the next
+// block on: that is how storage loses things. Only what is closed is known to go on:
+// in an open file bytes behind a break may be anything, and a later frame alone tells.
+func (r *recovery) back(closed bool) error {
+	if r.due == 0 || r.due >= r.pos {
+		return nil
+	}
+	b, err := r.win.get(r.due, int(r.pos-r.due)+record.HeaderSize)
+	if err != nil {
+		return &readError{err}
+	}
+	n := min(int(r.pos-r.due), len(b))
+	h, _ := r.trace(b[n:])
+	switch {
+	case h != nil && h.Base > r.next:
+	case closed && h == nil && !bytes.HasPrefix(b[n:], []byte(frameMagic)) && !isZero(b[:n]):
+	default:
+		return nil
+	}
+	r.pos = r.due
+	return nil
 }
 
 // prove takes a durable position, and with it all frames that end before it.
@@ -195,7 +228,7 @@ func (r *recovery) settle() (bad *located, err error) {
 // restart forgets what was read behind pos.
 func (r *recovery) restart(pos int64, next uint64) {
 	r.pending = r.pending[:0]
-	r.pos, r.next = pos, next
+	r.pos, r.due, r.next = pos, pos, next
 }
 
 // rough says whether the rest of the block behind a frame is neither zeros nor a
@@ -251,7 +284,7 @@ func (r *recovery) step(bad *located, s sight) {
 	}
 	h.Length, h.Records = to-r.pos, next-r.next
 	r.v.Holes = append(r.v.Holes, h)
-	r.pos, r.next = to, next
+	r.restart(to, next)
 	r.v.tally.skip(&h)
 	if s.lost != nil && s.lost.Next() <= next && r.v.tally.table != nil {
 		// Its records are gone and its producer was told that they are safe: the next

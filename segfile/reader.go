@@ -187,7 +187,8 @@ func (r *Reader) FindTime(ms int64) (pos int64, ok bool) {
 // ReadFrames reads frames of the segment from the one at pos into dst. It
 // returns those that came whole, padding between them included (take them apart
 // with [Walk], and believe nothing before record.Verify), and the position to go
-// on at. There may be none of them where no record is missing. At the end it is
+// on at. There may be none of them where no record is missing. Whether their offsets
+// follow one another is for the caller to see, as in [Reader.Scan]. At the end it is
 // io.EOF, where the first frame does not fit a [BufferError], and damage is a
 // [HoleError] or a [CorruptError].
 func (r *Reader) ReadFrames(dst []byte, pos int64) (frames []byte, next int64, err error) {
@@ -243,10 +244,20 @@ func (r *Reader) hole(h Hole) error {
 	return &HoleError{r.name, h}
 }
 
-// Scan calls fn for every frame of the segment from pos on, marks included,
-// after it held it against its checksums. The frame is good until fn returns.
+// Scan calls fn for every frame of the segment from the one at pos on, marks
+// included, after it held it against its checksums. The frame is good until fn
+// returns. Offsets that are left out, as where a frame was turned to zeros, which look
+// like padding, are a [CorruptError].
 func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte) error) error {
 	buf := make([]byte, windowMax)
+	due, at := r.hdr.Base, pos // the offset that comes next, and where
+	known := pos == DataStart
+	gap := func(have uint64) error {
+		if !known || have == due {
+			return nil
+		}
+		return &CorruptError{File: r.name, Byte: at, Reason: fmt.Sprintf("offset %d comes where %d is due", have, due)}
+	}
 	for {
 		frames, next, err := r.ReadFrames(buf, pos)
 		var small *BufferError
@@ -255,15 +266,19 @@ func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte)
 			buf = make([]byte, small.Need)
 			continue
 		case errors.Is(err, io.EOF):
-			return nil
+			return gap(r.end.Offset)
 		case err != nil:
 			return err
 		}
-		err = Walk(frames, pos, r.hdr.Salt, func(at int64, h record.Head, frame []byte) error {
+		err = Walk(frames, pos, r.hdr.Salt, func(pos int64, h record.Head, frame []byte) error {
 			if _, err := record.Check(frame, r.hdr.Salt); err != nil {
-				return &CorruptError{File: r.name, Byte: at, Reason: err.Error()}
+				return &CorruptError{File: r.name, Byte: pos, Reason: err.Error()}
 			}
-			return fn(at, h, frame)
+			if err := gap(h.Base); err != nil {
+				return err
+			}
+			known, due, at = true, h.Next(), alignFrame(pos+int64(h.FrameLen))
+			return fn(pos, h, frame)
 		})
 		if err != nil {
 			return err

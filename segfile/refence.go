@@ -100,6 +100,9 @@ func (o *opened) rebuild(s slot) (footer, error) {
 		if r.next >= s.end.Offset {
 			break
 		}
+		if err := r.back(true); err != nil {
+			return footer{}, err
+		}
 		g := sight{}
 		if err := r.search(&g, alignFrame(r.pos)+64, s.end.Position); err != nil {
 			return footer{}, err
@@ -107,9 +110,9 @@ func (o *opened) rebuild(s slot) (footer, error) {
 		h := Hole{Position: r.pos, Length: s.end.Position - r.pos, Offset: r.next, Records: s.end.Offset - r.next}
 		if g.behind && g.first.head.Base < s.end.Offset {
 			h.Length, h.Records = g.first.pos-r.pos, g.first.head.Base-r.next
-			r.pos, r.next = g.first.pos, g.first.head.Base
+			r.restart(g.first.pos, g.first.head.Base)
 		} else {
-			r.pos, r.next = s.end.Position, s.end.Offset
+			r.restart(s.end.Position, s.end.Offset)
 		}
 		v.tally.skip(&h)
 		v.Holes = append(v.Holes, h)
@@ -235,7 +238,7 @@ func (o *opened) prefix(s slot, offset uint64) (footer, error) {
 			return footer{}, &CorruptError{File: o.name, Byte: r.pos, Reason: "no valid frame where one was fenced"}
 		}
 		h := old.holes[i]
-		r.pos, r.next = h.Position+h.Length, h.Offset+h.Records
+		r.restart(h.Position+h.Length, h.Offset+h.Records)
 		v.tally.skip(&h)
 		r.tail = r.pos
 	}

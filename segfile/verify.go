@@ -193,7 +193,7 @@ func (v *Verdict) fault(at int64) bool {
 
 // frame checks what lies at pos and says where the next thing is.
 func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err error) {
-	r.pos, r.next = pos, s.tally.next
+	r.restart(pos, s.tally.next)
 	h, ok, err := r.valid()
 	if err != nil {
 		return 0, err
@@ -220,9 +220,31 @@ func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err er
 		if s.tally.next == end.Offset && s.v.Cut.Length > 0 {
 			return next, nil // what shares its block was cut off
 		}
-		return next, s.zeros(pos+int64(h.FrameLen), next, "padding behind a frame is not zero")
+		from := pos + int64(h.FrameLen)
+		if next, err = s.following(r, alignFrame(from), next, end); err != nil {
+			return 0, err
+		}
+		return next, s.zeros(from, next, "padding behind a frame is not zero")
 	}
 	return s.skip(r, pos, end)
+}
+
+// following is where the frame behind one that ends at due starts: at next, or at due
+// if it is missing and was taken for padding.
+func (s *scrub) following(r *recovery, due, next int64, end fence.End) (int64, error) {
+	if due >= next || s.tally.next >= end.Offset {
+		return next, nil
+	}
+	r.restart(next, s.tally.next)
+	if next < end.Position {
+		_, ok, err := r.valid()
+		if err != nil || ok {
+			return next, err
+		}
+	}
+	r.due = due
+	err := r.back(true)
+	return r.pos, err
 }
 
 // skip looks for the next valid frame behind damage at pos.
