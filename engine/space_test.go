@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -244,4 +245,60 @@ func TestRetentionOnFullDisk(t *testing.T) {
 	l.acked = map[string]bool{}
 	eventually(t, "retention made space", func() bool { return l.put(t, 200_000) == nil })
 	l.check(t, e)
+}
+
+// Where nothing at all is free, retention still removes the last segment of a range,
+// though its successor takes a file; what is known of the producers goes on in it.
+func TestRetentionWithoutSpace(t *testing.T) {
+	for _, kind := range []string{"tmpfs", "ext4"} {
+		t.Run(kind, func(t *testing.T) {
+			volume := mounted(t, kind, 64)
+			dir := filepath.Join(volume, "data")
+			now := newClock()
+			o := Options{SegmentBytes: 2 << 20, ReserveBytes: 4 << 20, ArenaBytes: 8 << 20, now: now.Now, RetainEvery: time.Hour, spaceEvery: quickly}
+			e := open(t, dir, o)
+			must(t, e.SetPolicy(within(t), "short", Policy{MaxAge: Limit(1000)}))
+			topics := []string{"a", "b", "c"}
+			for i, topic := range topics {
+				newTopic(t, e, topic)
+				must(t, e.BindPolicy(within(t), topic, "short"))
+				p := newProducer(t, e, ProducerOptions{Topic: topic, ID: uint64(7 + i)})
+				for range 5 {
+					produce(t, p, "k", strings.Repeat("x", 100_000))
+				}
+				must(t, p.Close(within(t)))
+				_, err := e.Roll(within(t), topic)
+				must(t, err)
+			}
+			eventually(t, "space is set aside", func() bool {
+				_, err := os.Stat(filepath.Join(dir, "log", "space.ballast"))
+				return err == nil
+			})
+			empty := fillUp(t, volume)
+			// Another process, which finds the volume full.
+			shut(t, e)
+			fillUp(t, volume)
+			e = open(t, dir, o)
+			now.Add(time.Minute)
+			expired := 0
+			eventually(t, "all has expired", func() bool {
+				r, err := e.Retain(within(t))
+				must(t, err)
+				expired += r.Expired
+				return r.Failed == 0
+			})
+			if expired != len(topics) {
+				t.Errorf("%d segments expired", expired)
+			}
+			empty()
+			eventually(t, "appends are taken again", func() bool { return !e.Stats().Store.OutOfSpace })
+			for i, topic := range topics {
+				p := newProducer(t, e, ProducerOptions{Topic: topic, ID: uint64(7 + i)})
+				pl, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte(strings.Repeat("x", 100_000))})
+				if err != nil || !pl.Duplicate {
+					t.Errorf("%s: a record that was sent before: %+v %v", topic, pl, err)
+				}
+			}
+		})
+	}
 }

@@ -37,6 +37,7 @@ func (s *Store) watchSpace() {
 			continue
 		}
 		s.lookAtSpace()
+		s.keepBallast()
 	}
 }
 

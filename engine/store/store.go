@@ -76,6 +76,7 @@ type Store struct {
 	told     atomic.Bool   // the log says so
 	doubt    atomic.Bool   // a write found no space though there seemed to be some: a quota, perhaps
 	tight    chan struct{} // the pool is to shrink; holds one
+	ballast  atomic.Bool   // there is one
 	looking  sync.Mutex    // one look at the space at a time; before a shard's mu
 	life     sync.RWMutex  // held for reading by what Close waits for; outermost, also across I/O
 	closed   bool          // guarded by life
@@ -218,12 +219,17 @@ func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.Pr
 	if s.OutOfSpace() {
 		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", ErrOutOfSpace, meta.ID, meta.Topic)
 	}
-	return s.CreateFromReserve(ctx, meta, table)
+	return s.create(ctx, meta, table, false)
 }
 
-// CreateFromReserve is Create that goes on below the reserve: for a segment that is
-// not wanted for appends but for others to be closed or deleted.
+// CreateFromReserve is Create that goes on below the reserve, and where nothing of it
+// is left: for a segment that is not wanted for appends but for others to be closed or
+// deleted.
 func (s *Store) CreateFromReserve(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
+	return s.create(ctx, meta, table, true)
+}
+
+func (s *Store) create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable, reserve bool) (*Segment, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
@@ -236,6 +242,13 @@ func (s *Store) CreateFromReserve(ctx context.Context, meta segfile.Meta, table 
 	if errors.Is(err, disk.ErrNoSpace) {
 		s.shrinkPool()
 		w, err = s.pool.Create(ctx, meta, table)
+	}
+	if reserve && errors.Is(err, disk.ErrNoSpace) {
+		if dropped, derr := s.dropBallast(); dropped {
+			w, err = s.pool.Create(ctx, meta, table)
+		} else {
+			err = errors.Join(err, derr)
+		}
 	}
 	if err != nil {
 		s.noteSpace(err)
