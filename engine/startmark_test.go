@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ringfence/ringfence/segfile"
+)
+
+func init() { parts["die-rolled"] = playDieRolled }
+
+// playDieRolled stores ten records of one producer, half of them in a segment that it
+// closes, and dies.
+func playDieRolled(dir string) int {
+	e, err := Open(dir, small(Options{}))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	ctx := context.Background()
+	err = e.CreateTopic(ctx, "left", TopicOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	p, err := e.NewProducer(ProducerOptions{Topic: "left", ID: 7})
+	for i := 0; i < 10 && err == nil; i++ {
+		if i == 5 {
+			_, err = e.Roll(ctx, "left")
+		}
+		if err == nil {
+			_, err = p.Produce(ctx, Record{Key: []byte("k"), Value: text("left %d", i)})
+		}
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("dying")
+	syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// A segment that a killed process left open and whose start mark is damaged, or gone,
+// keeps its records, and the range goes on and still knows what each producer sent.
+func TestLostStartMark(t *testing.T) {
+	for name, damage := range map[string]func(path string){
+		"a byte":       func(path string) { flip(t, path, segfile.DataStart+140, 1) },
+		"all of it":    func(path string) { flip(t, path, segfile.DataStart, 4096) },
+		"not a bit":    func(string) {},
+		"and its slot": func(path string) { flip(t, path, segfile.DataStart-4096, 4096+200) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if out, err := child(t, "die-rolled", dir).Output(); !strings.Contains(string(out), "dying") {
+				t.Fatalf("the child did not come to its death: %v, %s", err, out)
+			}
+			files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+			must(t, err)
+			if len(files) != 2 {
+				t.Fatalf("%d files", len(files))
+			}
+			damage(files[1])
+			for again := range 2 {
+				e := open(t, dir, Options{})
+				p := newProducer(t, e, ProducerOptions{Topic: "left", ID: 7})
+				for i := range 11 {
+					pl, err := p.Produce(within(t), Record{Key: []byte("k"), Value: text("left %d", i)})
+					if known := i < 10 || again > 0; err != nil || pl.Duplicate != known || !known && pl.First != 10 {
+						t.Fatalf("record %d: %+v %v", i, pl, err)
+					}
+				}
+				must(t, p.Close(within(t)))
+				if got := readAll(t, e, "left", FromStart()); len(got) != 11 || got[10] != "left 10" {
+					t.Fatalf("%q", got)
+				}
+				shut(t, e)
+			}
+		})
+	}
+}
