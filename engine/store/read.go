@@ -112,14 +112,14 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 		}
 		head, err := record.ParseHead(b, s.meta.Salt)
 		if err != nil {
-			if sc.pastHole(sc.pos) {
+			if sc.pastHole(sc.due) || sc.pastHole(sc.pos) {
 				continue
 			}
 			return nil, sc.damaged(sc.pos, err)
 		}
 		size := int64(roundUp(int(head.FrameLen), record.FrameAlign))
 		if sc.pos+int64(head.FrameLen) > end {
-			if sc.pastHole(sc.pos) {
+			if sc.pastHole(sc.due) || sc.pastHole(sc.pos) {
 				continue
 			}
 			return nil, sc.damaged(sc.pos, fmt.Errorf("a frame of %d bytes reaches beyond byte %d", head.FrameLen, end))
@@ -182,7 +182,8 @@ func (sc *Scanner) Skipped() (Skipped, bool) {
 
 // pastHole moves past the damage that begins at or before a position if no record is
 // in it or its loss was accepted (ringfence segment accept-loss), and says whether it
-// did.
+// did. What looked like padding may have been damage that ends inside the block: then
+// that is back from where the scanner is.
 func (sc *Scanner) pastHole(at int64) bool {
 	r := sc.seg.reader.Load()
 	if r == nil {
@@ -204,6 +205,11 @@ func (sc *Scanner) pastHole(at int64) bool {
 			}
 			sc.lost.Offsets += end - sc.next
 			sc.next = end
+		}
+		if to < sc.pos && moved {
+			sc.stopAhead()
+			sc.win = nil
+			sc.pos = to
 		}
 		sc.skip(max(to-sc.pos, 0))
 		return moved

@@ -294,6 +294,9 @@ func TestD01Creation(t *testing.T) {
 			stop := func() {}
 			if site == "full" {
 				w.fill(8192)
+				_, err := w.s.dropBallast() // or it would do
+				must(t, err)
+				w.fill(8192)
 				happened = func() bool { return w.failed(simdisk.OnFile("pool/", simdisk.Write)) > 0 }
 			} else {
 				id.Range.Topic[3] ^= 0xff // a topic without a directory
