@@ -411,8 +411,10 @@ func (e *Engine) release() error {
 	return errors.Join(errs...)
 }
 
-// fenceAll closes every open segment and records its end. It says how many it left,
-// for which there was no space: the next start closes them.
+// fenceAll closes every open segment, records its end, and removes it when nothing was
+// stored in it. It says how many it left, for which there was no space: the next start
+// closes them. They are closed for good: a segment has one writer for life, so the next
+// process could not append to what this one left open, and would have to recover it.
 func (e *Engine) fenceAll() (left int64, err error) {
 	var full atomic.Int64
 	err = several(e.store.IDs(), func(id fence.SegmentID) error {
@@ -429,7 +431,10 @@ func (e *Engine) fenceAll() (left int64, err error) {
 			e.log.Warn("no space to close a segment: the next start does", "segment", id, "err", err)
 			return nil
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return e.dropEmpty(seg)
 	})
 	return full.Load(), err
 }

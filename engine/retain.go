@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -130,6 +131,46 @@ func (e *Engine) expire(seg *cp.Segment) error {
 		return err
 	}
 	return e.unlist(seg.ID) // or gone already
+}
+
+// dropEmpty removes a closed segment that holds no record, of a process that is about to
+// end: one whose records were all repeats would leave a file each time. What the segment
+// knows of its producers must be known without it: when the others have expired it is all
+// there is. Where that cannot be told, or there is no space to note it, it stays, which
+// costs a file. A crash in here leaves a file that the next start sets aside.
+func (e *Engine) dropEmpty(seg *store.Segment) error {
+	if seg.CommitMark() != seg.Base() {
+		return nil
+	}
+	have, err := seg.Producers()
+	if err != nil {
+		return nil
+	}
+	var heritage *lineage
+	if err := e.withTopic(seg.ID().Range.Topic, func(s *cp.State, _ *cp.Topic) {
+		if r := s.Range(seg.ID().Range); r != nil {
+			heritage = e.lineageOf(s, r, seg.ID(), map[fence.RangeID]*lineage{})
+		}
+	}); err != nil || heritage == nil {
+		return nil
+	}
+	without, err := e.inherit(heritage)
+	if err != nil {
+		return nil
+	}
+	x, err := have.AppendBinary(nil)
+	y, yerr := without.AppendBinary(nil)
+	if err != nil || yerr != nil || !bytes.Equal(x, y) {
+		return nil
+	}
+	err = e.front.DeleteSegment(seg.ID())
+	switch {
+	case errors.Is(fromHost(err), ErrOutOfSpace):
+		return nil
+	case err != nil && !errors.Is(err, cp.ErrNoSuchSegment):
+		return err
+	}
+	return e.store.Delete(seg.ID())
 }
 
 // discardLost moves what is left of a lost segment that the metadata does not list

@@ -134,6 +134,11 @@ func TestProduceReports(t *testing.T) {
 		t.Errorf("said %q", text)
 	}
 	ok(t, "", "produce", "t", "--data-dir", dir) // nothing is fine
+	ok(t, "once\n", "produce", "t", "--data-dir", dir, "--producer-id", "9")
+	ok(t, "once\n", "produce", "t", "--data-dir", dir, "--producer-id", "9")
+	if n := len(segments(t, dir)); n != 3 {
+		t.Errorf("%d segment files of three runs that stored something, and two that did not", n)
+	}
 
 	out := ok(t, "", "consume", "t", "--data-dir", dir, "--format", "json")
 	first := parse[recordJSON](t, strings.SplitN(out, "\n", 2)[0])
