@@ -66,11 +66,22 @@ func (f *fake) dial(context.Context) (net.Conn, error) {
 		return nil, errors.New("refused")
 	}
 	mine, theirs := net.Pipe()
-	s := &fakeConn{f: f, nc: mine, in: bufio.NewReader(mine), out: make(chan []byte, 1024), gone: make(chan struct{}), producers: map[uint32]uint64{}, consumers: map[uint32]uint64{}}
+	f.add(mine)
+	return theirs, nil
+}
+
+// accept serves a connection that came from elsewhere.
+func (f *fake) accept(nc net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.add(nc)
+}
+
+func (f *fake) add(nc net.Conn) {
+	s := &fakeConn{f: f, nc: nc, in: bufio.NewReader(nc), out: make(chan []byte, 1024), gone: make(chan struct{}), producers: map[uint32]uint64{}, consumers: map[uint32]uint64{}}
 	f.conns = append(f.conns, s)
 	f.wg.Go(s.serve)
 	f.wg.Go(s.send)
-	return theirs, nil
 }
 
 // cut ends all connections.
@@ -171,6 +182,11 @@ func (s *fakeConn) serve() {
 		}
 		if s.f.on == nil || !s.f.on(s, h, msg, raw) {
 			s.handle(h, msg, raw)
+		}
+		select {
+		case <-s.gone: // what was read ahead is lost
+			return
+		default:
 		}
 	}
 }
