@@ -24,7 +24,7 @@ func (a *app) resolveDataDir(create bool) (string, error) {
 		v, set := a.env(dataDirVar)
 		switch {
 		case !set:
-			return "", usageError{fmt.Errorf("which data directory? Give --data-dir DIR, or set %s", dataDirVar)}
+			return "", usageError{fmt.Errorf("which data directory? Give --data-dir DIR, or set %s; a server is reached with --server", dataDirVar)}
 		case strings.TrimSpace(v) != "" && !filepath.IsAbs(v):
 			return "", usageError{fmt.Errorf("%s is %q: it must be an absolute path", dataDirVar, v)}
 		}

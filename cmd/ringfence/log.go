@@ -44,16 +44,25 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	return f(ctx, remoteLog{c})
 }
 
-// serverAddress is the server that the command is about; "" means a data directory.
+// serverAddress is the server that the command is about; "" means a data directory. The
+// command line wins over the environment, and that over the context in use.
 func (a *app) serverAddress() (string, error) {
-	addr := a.client.server
-	if addr == "" && !a.dataDirGiven() {
-		addr, _ = a.env(serverVar)
-	}
-	if addr != "" && a.dataDirGiven() {
+	switch {
+	case a.client.server != "" && a.dataDirGiven():
 		return "", usageError{errors.New("--server and --data-dir: topics are reached in one way or the other")}
+	case a.client.server != "" || a.dataDirGiven():
+		return a.client.server, nil
 	}
-	return addr, nil
+	if a.context == "" {
+		if addr, _ := a.env(serverVar); addr != "" {
+			return addr, nil
+		}
+		if _, set := a.env(dataDirVar); set {
+			return "", nil
+		}
+	}
+	err := a.useContext()
+	return a.client.server, err
 }
 
 // tls is nil where the address alone decides.

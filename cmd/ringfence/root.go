@@ -24,6 +24,7 @@ type app struct {
 	engine  string // --io
 	json    bool
 	client  clientFlags
+	context string // --context
 }
 
 // run executes one command line and returns the exit code.
@@ -84,6 +85,7 @@ topic, produce and consume reach it with --server or RINGFENCE_SERVER. Start wit
 	f.StringVar(&a.dataDir, "data-dir", unset, "directory of the topics (or RINGFENCE_DATA_DIR, an absolute path)")
 	f.Lookup("data-dir").DefValue = "" // what help shows
 	f.StringVar(&a.client.server, "server", "", "reach the topics through a server: HOST:PORT, tls://HOST:PORT or unix:PATH (or "+serverVar+")")
+	f.StringVar(&a.context, "context", "", "reach the topics through the server that is kept under this name (or RINGFENCE_CONTEXT)")
 	f.StringVar(&a.client.ca, "server-ca", "", "authorities that the server's certificate is of, PEM")
 	f.StringVar(&a.client.cert, "client-cert", "", "certificate to show to the server, PEM")
 	f.StringVar(&a.client.key, "client-key", "", "its private key, PEM")

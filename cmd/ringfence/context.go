@@ -1,0 +1,248 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+// A context is a server under a name, so that commands need not be told each time.
+// They are kept in one file of the user's.
+type savedContext struct {
+	Server string `json:"server"`
+	CA     string `json:"server_ca,omitempty"`
+	Cert   string `json:"client_cert,omitempty"`
+	Key    string `json:"client_key,omitempty"`
+}
+
+type contextFile struct {
+	Current  string                  `json:"current,omitempty"`
+	Contexts map[string]savedContext `json:"contexts"`
+}
+
+// contextPath is where the contexts are kept.
+func (a *app) contextPath() (string, error) {
+	if dir, ok := a.env("XDG_CONFIG_HOME"); ok && filepath.IsAbs(dir) {
+		return filepath.Join(dir, "ringfence", "contexts.json"), nil
+	}
+	home, ok := a.env("HOME")
+	if !ok || !filepath.IsAbs(home) {
+		return "", errors.New("where contexts are kept is not known: set XDG_CONFIG_HOME or HOME")
+	}
+	return filepath.Join(home, ".config", "ringfence", "contexts.json"), nil
+}
+
+func (a *app) readContexts() (contextFile, error) {
+	f := contextFile{Contexts: map[string]savedContext{}}
+	path, err := a.contextPath()
+	if err != nil {
+		return f, err
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	if err := json.Unmarshal(b, &f); err != nil {
+		return f, fmt.Errorf("%s: %w: correct it, or remove it and add the contexts again", path, err)
+	}
+	if f.Contexts == nil {
+		f.Contexts = map[string]savedContext{}
+	}
+	return f, nil
+}
+
+// writeContexts replaces the file: a crash leaves the old one or the new one.
+func (a *app) writeContexts(f contextFile) error {
+	path, err := a.contextPath()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// useContext fills in how the server is reached where the command line, and the
+// environment, say nothing of it.
+func (a *app) useContext() error {
+	name := a.context
+	if name == "" {
+		name, _ = a.env("RINGFENCE_CONTEXT")
+	}
+	f, err := a.readContexts()
+	if err != nil {
+		if name == "" {
+			return nil // nobody asked for one
+		}
+		return err
+	}
+	name = cmp.Or(name, f.Current)
+	if name == "" {
+		return nil
+	}
+	c, ok := f.Contexts[name]
+	if !ok {
+		return notFound{fmt.Errorf("there is no context %q; see 'ringfence context ls'", name)}
+	}
+	a.client.server = c.Server
+	a.client.ca, a.client.cert, a.client.key = cmp.Or(a.client.ca, c.CA), cmp.Or(a.client.cert, c.Cert), cmp.Or(a.client.key, c.Key)
+	return nil
+}
+
+func (a *app) contextCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "context",
+		Short: "Keep servers under names",
+		Long: `Keep servers under names. The one in use is what topic, produce, consume and group are
+about when neither the command line nor the environment names a server or a data
+directory; --context, or RINGFENCE_CONTEXT, names another one.`,
+	}
+	cmd.AddCommand(a.contextAddCommand(), a.contextUseCommand(), a.contextLsCommand(), a.contextDeleteCommand())
+	return cmd
+}
+
+func (a *app) contextAddCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "add NAME",
+		Short:   "Keep the server that --server names; the first one is in use at once",
+		Example: "  ringfence context add prod --server tls://log.example:4040 --server-ca ca.pem",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if a.client.server == "" || args[0] == "" {
+				return usageError{errors.New("which server? Give --server")}
+			}
+			c := savedContext{Server: a.client.server}
+			for _, p := range []struct {
+				from string
+				to   *string
+			}{{a.client.ca, &c.CA}, {a.client.cert, &c.Cert}, {a.client.key, &c.Key}} {
+				if p.from == "" {
+					continue
+				}
+				path, err := filepath.Abs(p.from) // commands run elsewhere, too
+				if err != nil {
+					return err
+				}
+				*p.to = path
+			}
+			if _, err := a.client.tls(); err != nil {
+				return err
+			}
+			f, err := a.readContexts()
+			if err != nil {
+				return err
+			}
+			if len(f.Contexts) == 0 {
+				f.Current = args[0]
+			}
+			f.Contexts[args[0]] = c
+			if err := a.writeContexts(f); err != nil {
+				return err
+			}
+			return a.reportContexts(f)
+		},
+	}
+}
+
+func (a *app) contextUseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "use [NAME]",
+		Short: "Use a context from now on; without a name, none",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.changeContexts(args, func(f *contextFile, name string) { f.Current = name })
+		},
+	}
+}
+
+func (a *app) contextDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Forget a context",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.changeContexts(args, func(f *contextFile, name string) {
+				delete(f.Contexts, name)
+				if f.Current == name {
+					f.Current = ""
+				}
+			})
+		},
+	}
+}
+
+func (a *app) contextLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the contexts",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f, err := a.readContexts()
+			if err != nil {
+				return err
+			}
+			return a.reportContexts(f)
+		},
+	}
+}
+
+// changeContexts does something to the context that args name.
+func (a *app) changeContexts(args []string, change func(*contextFile, string)) error {
+	f, err := a.readContexts()
+	if err != nil {
+		return err
+	}
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+		if _, ok := f.Contexts[name]; !ok {
+			return notFound{fmt.Errorf("there is no context %q; see 'ringfence context ls'", name)}
+		}
+	}
+	change(&f, name)
+	if err := a.writeContexts(f); err != nil {
+		return err
+	}
+	return a.reportContexts(f)
+}
+
+func (a *app) reportContexts(f contextFile) error {
+	return a.report(f, func() {
+		if len(f.Contexts) == 0 {
+			a.printf("no contexts; keep a server with 'ringfence context add NAME --server HOST:PORT'\n")
+			return
+		}
+		rows := [][]string{{"", "CONTEXT", "SERVER", "SERVER CA", "CLIENT CERT"}}
+		var names []string
+		for name := range f.Contexts {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			c, mark := f.Contexts[name], ""
+			if name == f.Current {
+				mark = "*"
+			}
+			rows = append(rows, []string{mark, name, c.Server, cmp.Or(c.CA, "-"), cmp.Or(c.Cert, "-")})
+		}
+		a.table(rows...)
+	})
+}
