@@ -32,7 +32,8 @@ func known(cmd Command) bool {
 		RegisterSegment, SealSegment, DeleteSegment, SetSegmentReplicas,
 		CommitOffset, FenceGroup, DeleteGroup,
 		DefinePolicy, DeletePolicy, BindTopicPolicy,
-		BeginMigration, EndMigration, ExtractTopic, InsertTopic:
+		BeginMigration, EndMigration, ExtractTopic, InsertTopic,
+		PutUser, DeleteUser, SetGrant, PutToken, DeleteToken, SetQuota:
 		return true
 	}
 	return false

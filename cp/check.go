@@ -39,7 +39,7 @@ func (s *State) Check() error {
 			return fmt.Errorf("cp: policy %q: %w", name, err)
 		}
 	}
-	return nil
+	return s.access.check()
 }
 
 func (t *topic) check() error {

@@ -39,6 +39,12 @@ const (
 	tagEndMigration       = 17
 	tagExtractTopic       = 18
 	tagInsertTopic        = 19
+	tagPutUser            = 20
+	tagDeleteUser         = 21
+	tagSetGrant           = 22
+	tagPutToken           = 23
+	tagDeleteToken        = 24
+	tagSetQuota           = 25
 )
 
 // MaxCommand bounds an encoded command.
@@ -113,6 +119,12 @@ var decoders = [256]func(*decoder) Command{
 	tagEndMigration:    func(d *decoder) Command { return EndMigration{Topic: d.string()} },
 	tagExtractTopic:    func(d *decoder) Command { return ExtractTopic{Topic: d.string()} },
 	tagInsertTopic:     func(d *decoder) Command { return InsertTopic{Export: d.bytes()} },
+	tagPutUser:         decodePutUser,
+	tagDeleteUser:      func(d *decoder) Command { return DeleteUser{Name: d.string()} },
+	tagSetGrant:        decodeSetGrant,
+	tagPutToken:        func(d *decoder) Command { return PutToken{User: d.string(), Token: d.token()} },
+	tagDeleteToken:     func(d *decoder) Command { return DeleteToken{ID: d.tokenID()} },
+	tagSetQuota:        func(d *decoder) Command { return SetQuota{User: d.string(), Quota: d.quota()} },
 }
 
 func (CreateTopic) tag() byte        { return tagCreateTopic }

@@ -41,7 +41,7 @@ func TestCommandRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 19 {
+	if len(seen) != 25 {
 		t.Errorf("%d kinds of command were written", len(seen))
 	}
 }
@@ -89,9 +89,12 @@ func TestTarget(t *testing.T) {
 	donor.Apply(cp.CreateTopic{Name: "moved", Bits: 4, ID: id(9)})
 	for _, cmd := range everyCommand() {
 		name, tid := cp.Target(cmd)
-		_, define := cmd.(cp.DefinePolicy)
-		_, undefine := cmd.(cp.DeletePolicy)
-		if (name == "" && tid.IsZero()) != (define || undefine) {
+		home := false
+		switch cmd.(type) {
+		case cp.DefinePolicy, cp.DeletePolicy, cp.PutUser, cp.DeleteUser, cp.SetGrant, cp.PutToken, cp.DeleteToken, cp.SetQuota:
+			home = true
+		}
+		if (name == "" && tid.IsZero()) != home {
 			t.Errorf("%T is about %q, %v", cmd, name, tid)
 		}
 	}
@@ -157,6 +160,16 @@ func FuzzRestore(f *testing.F) {
 		f.Add(snapshot(f, grown(seed, 100)))
 	}
 	f.Add(snapshot(f, cp.NewState()))
+	for _, cmd := range userCommands() { // each with one more thing in it
+		s := cp.NewState()
+		for _, before := range userCommands() {
+			s.Apply(before)
+			if reflect.DeepEqual(before, cmd) {
+				break
+			}
+		}
+		f.Add(snapshot(f, s))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		b = restamped(b)
 		s := cp.NewState()
@@ -206,7 +219,7 @@ func FuzzInsert(f *testing.F) {
 // without room being made for them.
 func TestDecodeBounded(t *testing.T) {
 	huge := []byte{255, 255, 255, 255}
-	for tag := range byte(20) {
+	for tag := range byte(26) {
 		for pad := range 40 {
 			b := slices.Concat([]byte{1, tag}, make([]byte, pad), huge)
 			if n := testing.AllocsPerRun(1, func() { cp.Decode(b) }); n > 50 {

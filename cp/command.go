@@ -162,8 +162,8 @@ type InsertTopic struct {
 }
 
 // Target is the topic a command is about: its name, or its identity where the
-// command names a range or a segment. Both are empty for the policy commands,
-// which go to [Ring.Home].
+// command names a range or a segment. Both are empty for the commands about
+// policies and users, which go to [Ring.Home].
 func Target(cmd Command) (name string, id fence.TopicID) {
 	switch c := cmd.(type) {
 	case CreateTopic:

@@ -1,7 +1,7 @@
 // Package cp is the metadata of Ringfence as a pure state machine.
 //
-// A [State] holds the [Topic], [Range], [Segment], group and [Policy] records of
-// one vnode. Everything that changes them is a [Command]; [State.Apply] answers
+// A [State] holds the [Topic], [Range], [Segment], group, [Policy] and [User]
+// records of one vnode. Everything that changes them is a [Command]; [State.Apply] answers
 // each with a [Reply]. Apply reads no clock, draws no randomness and never
 // panics: the same commands give the same state and the same replies on every
 // replica, and a refused command leaves the state as it was. Times and random

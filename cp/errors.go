@@ -49,6 +49,13 @@ var (
 	ErrReplication     = code(39, "replication factor must be 1 or more")                //
 	ErrFewDomains      = code(40, "replicas would not span enough failure domains")      // add nodes elsewhere, or relax the policy
 	ErrInvalidSegment  = code(41, "segment sequence is out of range")                    //
+	ErrInvalidUser     = code(42, "invalid user name")                                   // see [ValidUserName]
+	ErrUserExists      = code(43, "user exists already")                                 //
+	ErrNoSuchUser      = code(44, "no such user")                                        //
+	ErrInvalidHash     = code(45, "the hash of the password is too long")                //
+	ErrInvalidGrant    = code(46, "invalid grant")                                       // see [Grant.Valid]
+	ErrInvalidToken    = code(47, "invalid token")                                       // no identity, or a bad name or expiry
+	ErrTokenExists     = code(48, "token exists already")                                // draw another one
 	ErrSnapshot        = errors.New("cp: snapshot is damaged or not one of this format") //
 	ErrNewerSnapshot   = errors.New("cp: snapshot is in a newer format")                 // upgrade this node
 )

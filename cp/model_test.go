@@ -19,6 +19,7 @@ type model struct {
 	segments []*cp.Segment
 	groups   map[groupKey]*mGroup
 	policies map[string]cp.Policy
+	users    []*cp.User
 }
 
 type groupKey struct{ topic, group string }
@@ -167,6 +168,8 @@ func (m *model) apply(cmd cp.Command) error {
 		m.policies[c.Name] = c.Policy
 	case cp.DeletePolicy:
 		delete(m.policies, c.Name)
+	case cp.PutUser, cp.DeleteUser, cp.SetGrant, cp.PutToken, cp.DeleteToken, cp.SetQuota:
+		return m.applyUser(cmd)
 	case cp.BeginMigration:
 		if m.topic(c.Topic) == nil {
 			return cp.ErrNoSuchTopic

@@ -178,7 +178,7 @@ func (g commands) merge() cp.Command {
 
 // kinds says how often each command is drawn.
 var kinds = func() (all []int) {
-	for kind, n := range []int{4, 14, 14, 12, 8, 20, 4, 2, 2, 1, 1, 1, 1, 1, 4, 1, 1, 1} {
+	for kind, n := range []int{4, 14, 14, 12, 8, 20, 4, 2, 2, 1, 1, 1, 1, 1, 4, 1, 1, 1, 14} {
 		for range n {
 			all = append(all, kind)
 		}
@@ -229,6 +229,8 @@ func (g commands) command() cp.Command {
 			c.ID = g.topicID()
 		}
 		return c
+	case 18:
+		return g.userCommand()
 	}
 	return cp.EndMigration{Topic: "logs"}
 }
@@ -256,7 +258,7 @@ func compare(s *cp.State, m *model) error {
 	if !maps.Equal(policies, m.policies) {
 		return fmt.Errorf("policies are %v, want %v", policies, m.policies)
 	}
-	return nil
+	return compareUsers(s, m)
 }
 
 func compareRanges(s *cp.State, m *model, t *cp.Topic) error {
@@ -384,7 +386,8 @@ func TestModelSeeds(t *testing.T) {
 		cp.ErrNoSuchRange, cp.ErrNoSuchSegment, cp.ErrRangeSealed, cp.ErrSegmentActive, cp.ErrActiveSegment, cp.ErrSegmentOverlap,
 		cp.ErrSequenceUsed, cp.ErrCannotSplit, cp.ErrDifferentTopic, cp.ErrNotBuddies, cp.ErrAlreadySealed, cp.ErrInvalidReplicas,
 		cp.ErrInvalidGroup, cp.ErrStaleGeneration, cp.ErrNotASource, cp.ErrPastEnd, cp.ErrInvalidPolicy, cp.ErrNoSuchGroup,
-		cp.ErrInvalidSegment,
+		cp.ErrInvalidSegment, cp.ErrInvalidUser, cp.ErrInvalidHash, cp.ErrInvalidGrant, cp.ErrUserExists, cp.ErrNoSuchUser,
+		cp.ErrInvalidToken, cp.ErrTokenExists,
 	} {
 		if answers[err] == 0 {
 			t.Errorf("no command was answered with %v", err)

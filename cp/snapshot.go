@@ -12,20 +12,27 @@ import (
 // A snapshot of a vnode:
 //
 //	magic     8  "RFCPSNAP"
-//	version   4  1
+//	version   4  1, or 2 where there are users
 //	policies     count u32, then by name: name, policy
+//	users        in version 2: count u32, not 0, then by name, each: length u32 of
+//	             what follows, fields as in codec_user.go
 //	topics       by name, each: length u32 of what follows, migrating u8,
 //	             fields as in an exported topic
 //	end       4  0, where a topic's length would be
 //	topics    8  how many
 //	crc       4  CRC-32C of everything before it
 //
-// It has no indexes and no order of arrival in it: equal states have equal bytes.
+// It has no indexes and no order of arrival in it: equal states have equal bytes. A state
+// without users is one that software reads which knows none.
 const (
 	snapshotMagic   = "RFCPSNAP"
-	snapshotVersion = 1
+	snapshotPlain   = 1
+	snapshotVersion = 2
 	maxTopicBlock   = 1 << 30
+	maxUserBlock    = 1 << 20
 )
+
+const _ = uint(maxUserBlock - 4096 - MaxHash - MaxGrants*(6+MaxName) - MaxTokens*(tokenLen+MaxName)) // it fits
 
 // Snapshot writes the whole state. It holds one topic's bytes in memory at a
 // time.
@@ -33,14 +40,29 @@ func (s *State) Snapshot(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
 	e := encoder{b: []byte(snapshotMagic)}
-	e.u32(snapshotVersion)
+	if s.access.Len() == 0 {
+		e.u32(snapshotPlain)
+	} else {
+		e.u32(snapshotVersion)
+	}
 	e.u32(uint32(len(s.policies)))
 	for name, p := range s.Policies() {
 		e.string(name)
 		e.policy(p)
 	}
+	if s.access.Len() > 0 {
+		e.u32(uint32(s.access.Len()))
+	}
 	if _, err := out.Write(e.b); err != nil {
 		return fmt.Errorf("cp: write snapshot: %w", err)
+	}
+	for u := range s.access.Users() {
+		e.b = append(e.b[:0], 0, 0, 0, 0)
+		e.user(u)
+		binary.LittleEndian.PutUint32(e.b, uint32(len(e.b)-4))
+		if _, err := out.Write(e.b); err != nil {
+			return fmt.Errorf("cp: write snapshot: %w", err)
+		}
 	}
 	for _, t := range s.sorted() {
 		e.b = append(e.b[:0], 0, 0, 0, 0)
@@ -83,7 +105,7 @@ func (s *State) Restore(r io.Reader) error {
 		return err
 	}
 	s.own.Store(fresh.own.Load())
-	s.topics, s.ids, s.policies = fresh.topics, fresh.ids, fresh.policies
+	s.topics, s.ids, s.policies, s.access = fresh.topics, fresh.ids, fresh.policies, fresh.access
 	return nil
 }
 
@@ -134,11 +156,16 @@ func (in *snapshotReader) state(s *State) error {
 		return err
 	case version > snapshotVersion:
 		return fmt.Errorf("%w: version %d, this software knows %d", ErrNewerSnapshot, version, snapshotVersion)
-	case version != snapshotVersion:
+	case version < snapshotPlain:
 		return fmt.Errorf("%w: version %d", ErrSnapshot, version)
 	}
 	if err := in.policies(s); err != nil {
 		return err
+	}
+	if version > snapshotPlain {
+		if err := in.users(s); err != nil {
+			return err
+		}
 	}
 	if err := in.topics(s); err != nil {
 		return err
@@ -209,6 +236,46 @@ func (in *snapshotReader) policy() (p Policy, err error) {
 	p.SpreadBy.Setting = Setting(d.u8())
 	p.SpreadBy.Attribute, err = in.string()
 	return p, err
+}
+
+func (in *snapshotReader) users(s *State) error {
+	n, err := in.u32()
+	if err != nil {
+		return err
+	}
+	if n == 0 || n > MaxUsers {
+		return fmt.Errorf("%w: %d users", ErrSnapshot, n)
+	}
+	last := ""
+	for range n {
+		size, err := in.u32()
+		if err != nil {
+			return err
+		}
+		if size > maxUserBlock {
+			return fmt.Errorf("%w: a user of %d bytes", ErrSnapshot, size)
+		}
+		b, err := in.next(int(size))
+		if err != nil {
+			return err
+		}
+		d := decoder{b: b}
+		u := d.user()
+		if !d.done() || u.Name <= last {
+			return fmt.Errorf("%w: the user after %q", ErrSnapshot, last)
+		}
+		if err := u.check(); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		}
+		for i := range u.Tokens {
+			if other, _ := s.access.Token(u.Tokens[i].ID); other != nil {
+				return fmt.Errorf("%w: users %q and %q have one token", ErrSnapshot, other.Name, u.Name)
+			}
+		}
+		s.putUser(u)
+		last = u.Name
+	}
+	return nil
 }
 
 func (in *snapshotReader) topics(s *State) error {

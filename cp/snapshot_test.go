@@ -203,7 +203,7 @@ func TestSnapshotDamage(t *testing.T) {
 		bad := slices.Clone(good)
 		bad[i] ^= 1 << (i % 8)
 		want := cp.ErrSnapshot
-		if v := binary.LittleEndian.Uint32(bad[8:]); v > 1 {
+		if v := binary.LittleEndian.Uint32(bad[8:]); v > 2 {
 			want = cp.ErrNewerSnapshot
 		}
 		try(fmt.Sprintf("bit flipped in byte %d", i), bad, want)
@@ -316,22 +316,74 @@ func golden(t *testing.T, name string, got []byte) {
 func TestGolden(t *testing.T) {
 	s := cp.NewState()
 	var log bytes.Buffer
-	for _, cmd := range everyCommand() {
-		r := s.ApplyBytes(cp.Encode(cmd))
-		if r.Err != nil {
-			t.Fatalf("%+v: %v", cmd, r.Err)
+	run := func(cmds []cp.Command) {
+		for _, cmd := range cmds {
+			r := s.ApplyBytes(cp.Encode(cmd))
+			if r.Err != nil {
+				t.Fatalf("%+v: %v", cmd, r.Err)
+			}
+			fmt.Fprintf(&log, "%T\n  %x\n  %x\n", cmd, cp.Encode(cmd), r.Encode())
 		}
-		fmt.Fprintf(&log, "%T\n  %x\n  %x\n", cmd, cp.Encode(cmd), r.Encode())
 	}
+	check := func(file string) {
+		golden(t, file, snapshot(t, s))
+		if err := restored(t, snapshot(t, s)).Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(topicCommands())
+	check("snapshot.golden")
+	run(userCommands())
 	golden(t, "log.golden", log.Bytes())
-	golden(t, "snapshot.golden", snapshot(t, s))
-	if err := restored(t, snapshot(t, s)).Check(); err != nil {
-		t.Fatal(err)
+	check("users.golden")
+}
+
+// A snapshot without users is one that software reads which knows none, and one with
+// users is no other.
+func TestSnapshotVersions(t *testing.T) {
+	s := cp.NewState()
+	s.Apply(cp.PutUser{Name: "alice"})
+	if v := binary.LittleEndian.Uint32(snapshot(t, s)[8:]); v != 2 {
+		t.Errorf("with a user it has version %d", v)
+	}
+	s.Apply(cp.DeleteUser{Name: "alice"})
+	plain := snapshot(t, s)
+	if v := binary.LittleEndian.Uint32(plain[8:]); v != 1 {
+		t.Errorf("without users it has version %d", v)
+	}
+	none := slices.Concat(plain[:8], []byte{2, 0, 0, 0}, plain[12:16], []byte{0, 0, 0, 0}, plain[16:])
+	if err := cp.NewState().Restore(bytes.NewReader(restamped(none))); !errors.Is(err, cp.ErrSnapshot) {
+		t.Errorf("version 2 without users: %v", err)
 	}
 }
 
 // everyCommand is a history that is accepted and holds a command of each kind.
-func everyCommand() []cp.Command {
+func everyCommand() []cp.Command { return slices.Concat(topicCommands(), userCommands()) }
+
+func userCommands() []cp.Command {
+	token := func(n byte) cp.Token {
+		return cp.Token{ID: cp.TokenID{n}, Sum: [32]byte{n, 1}, Name: "ci", Created: 7, Expires: 1_800_000_000_000}
+	}
+	return []cp.Command{
+		cp.PutUser{Name: "admin", Hash: []byte("$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"), Grants: []cp.Grant{cp.Administrator}, At: 5},
+		cp.PutUser{Name: "zoë", At: 6},
+		cp.PutUser{Name: "zoë", Hash: []byte("other"), Replace: true, At: 7},
+		cp.PutUser{Name: "gone"},
+		cp.SetGrant{User: "zoë", Grant: cp.Grant{Kind: cp.OnTopic, Op: cp.Produce, Pattern: "orders*"}},
+		cp.SetGrant{User: "zoë", Grant: cp.Grant{Kind: cp.OnGroup, Op: cp.Consume, Pattern: "billing"}},
+		cp.SetGrant{User: "zoë", Grant: cp.Grant{Kind: cp.OnTopic, Op: cp.Delete, Pattern: "x"}},
+		cp.SetGrant{User: "zoë", Grant: cp.Grant{Kind: cp.OnTopic, Op: cp.Delete, Pattern: "x"}, Revoke: true},
+		cp.PutToken{User: "zoë", Token: token(2)},
+		cp.PutToken{User: "zoë", Token: token(1)},
+		cp.PutToken{User: "gone", Token: token(3)},
+		cp.DeleteToken{ID: cp.TokenID{2}},
+		cp.SetQuota{User: "zoë", Quota: cp.Quota{Records: 1000, Bytes: 1 << 20}},
+		cp.DeleteUser{Name: "gone"},
+	}
+}
+
+// topicCommands are those about topics and policies.
+func topicCommands() []cp.Command {
 	donor := cp.NewState()
 	donor.Apply(cp.CreateTopic{Name: "moved", Bits: 4, ID: id(9), At: 77})
 	return []cp.Command{

@@ -32,6 +32,7 @@ type State struct {
 	topics   table[string, *topic]
 	ids      table[fence.TopicID, *topic]
 	policies map[string]Policy // never changed in place
+	access   Access
 }
 
 // topic is a Topic with everything that goes where it goes.
@@ -68,7 +69,7 @@ func NewState() *State {
 func (s *State) Clone() *State {
 	s.own.Store(new(owner))
 	c := NewState()
-	c.topics, c.ids, c.policies = s.topics.clone(), s.ids.clone(), s.policies
+	c.topics, c.ids, c.policies, c.access = s.topics.clone(), s.ids.clone(), s.policies, *s.access.clone()
 	return c
 }
 

@@ -174,8 +174,11 @@ func (h *Host) begin(ctx context.Context, v *vnode, cmd cp.Command) (pending, er
 
 // frees says whether a command gives space back, now or by what it allows.
 func frees(cmd cp.Command) bool {
-	switch cmd.(type) {
-	case cp.DeleteTopic, cp.DeleteSegment, cp.SealSegment, cp.SealTopic, cp.DeletePolicy, cp.DeleteGroup, cp.ExtractTopic:
+	switch c := cmd.(type) {
+	case cp.SetGrant:
+		return c.Revoke // who must not do something any more is not to wait for space
+	case cp.DeleteUser, cp.DeleteToken,
+		cp.DeleteTopic, cp.DeleteSegment, cp.SealSegment, cp.SealTopic, cp.DeletePolicy, cp.DeleteGroup, cp.ExtractTopic:
 		return true
 	}
 	return false
