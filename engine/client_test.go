@@ -4,48 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"math/rand/v2"
-	"net"
 	"reflect"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/client"
-	"github.com/ringfence/ringfence/engine/server"
 )
-
-// serve serves an engine on loopback until the test ends, before the engine closes.
-func serve(t testing.TB, e *Engine) (addr string) {
-	t.Helper()
-	s, err := server.New(e.Backend(), server.Options{Logger: slog.New(slog.DiscardHandler)})
-	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		if err := s.Serve(l); err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		if err := s.Shutdown(within(t)); err != nil {
-			t.Error(err)
-		}
-		serving.Wait()
-	})
-	return l.Addr().String()
-}
-
-func dial(t testing.TB, addr string) *client.Client {
-	t.Helper()
-	c, err := client.Dial(within(t), addr, client.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience})
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c
-}
 
 // drainClient reads until the consumer has caught up.
 func drainClient(t testing.TB, c *client.Consumer) (got []entry) {
@@ -176,154 +141,6 @@ func clientMeetsErrors(t *testing.T, c *client.Client) {
 	}
 	if _, err := c.Roll(ctx, "t"); err != nil {
 		t.Error(err)
-	}
-}
-
-// cutter is a proxy that ends connections.
-type cutter struct {
-	to    string
-	mu    sync.Mutex
-	open  map[net.Conn]struct{}
-	cuts  int
-	tasks sync.WaitGroup
-}
-
-func newCutter(t testing.TB, to string) (p *cutter, addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	p = &cutter{to: to, open: map[net.Conn]struct{}{}}
-	p.tasks.Go(func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			p.tasks.Go(func() { p.pass(from) })
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		p.cut(1)
-		p.tasks.Wait()
-	})
-	return p, l.Addr().String()
-}
-
-func (p *cutter) pass(from net.Conn) {
-	defer from.Close()
-	to, err := net.Dial("tcp", p.to)
-	if err != nil {
-		return
-	}
-	defer to.Close()
-	p.mu.Lock()
-	p.open[from] = struct{}{}
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		delete(p.open, from)
-		p.mu.Unlock()
-	}()
-	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
-		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // ends with either
-			from.Close()
-			to.Close()
-		})
-	}
-	both.Wait()
-}
-
-// cut ends each connection with a probability.
-func (p *cutter) cut(chance float64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.open {
-		if rand.Float64() < chance {
-			c.Close()
-			p.cuts++
-		}
-	}
-}
-
-// again calls do again and again until stop is.
-func again(do func()) (stop func()) {
-	quit := make(chan struct{})
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			select {
-			case <-quit:
-				return
-			default:
-				do()
-			}
-		}
-	})
-	return func() {
-		close(quit)
-		running.Wait()
-	}
-}
-
-// load has writers send records of keys of their own and checks, when all is read, that
-// each acknowledged record is there once, and those of a key in order.
-type load struct {
-	writers, records int
-	meanwhile        func() // called now and then
-}
-
-func (l *load) run(t *testing.T, c *client.Client, o ProducerOptions) {
-	t.Helper()
-	var all sync.WaitGroup
-	for w := range l.writers {
-		all.Go(func() {
-			p, err := c.NewProducer(o)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for i := range l.records {
-				if i%200 == 100 {
-					l.meanwhile()
-				}
-				r := Record{Key: text("writer-%d-key-%d", w, i%5), Value: text("%d", i)}
-				err := p.Append(within(t), r, func(_ Placement, err error) {
-					if err != nil {
-						t.Errorf("writer %d, record %d: %v", w, i, err)
-					}
-				})
-				if err != nil {
-					t.Errorf("writer %d, record %d: %v", w, i, err)
-					return
-				}
-			}
-			if err := p.Close(within(t)); err != nil {
-				t.Errorf("writer %d: %v", w, err)
-			}
-		})
-	}
-	all.Wait()
-}
-
-func (l *load) check(t *testing.T, got []entry) {
-	t.Helper()
-	next := map[string]int{}
-	for _, e := range got {
-		var w, k, i int
-		if _, err := fmt.Sscanf(string(e.Key), "writer-%d-key-%d", &w, &k); err != nil {
-			t.Fatalf("key %q", e.Key)
-		}
-		fmt.Sscanf(string(e.Value), "%d", &i)
-		if want := next[string(e.Key)]*5 + k; i != want {
-			t.Fatalf("key %s: record %d where %d is due", e.Key, i, want)
-		}
-		next[string(e.Key)]++
-	}
-	if len(got) != l.writers*l.records {
-		t.Errorf("%d records, want %d", len(got), l.writers*l.records)
 	}
 }
 
@@ -475,4 +292,67 @@ func TestClientNamedProducerSendsAllAgain(t *testing.T) {
 	if len(seen) != 300 {
 		t.Errorf("%d records, want 300", len(seen))
 	}
+}
+
+// The server and its engine stop in good order and start again, some times, while
+// clients send and read: they go on where they were.
+func TestClientOverRestarts(t *testing.T) {
+	dir := t.TempDir()
+	e, err := Open(dir, small(Options{}))
+	must(t, err)
+	addr, stop := serveFor(t, e)
+	proxy, through := newCutter(t, addr)
+	c := dial(t, through)
+	must(t, c.CreateTopic(within(t), "t", TopicOptions{}))
+	var mu sync.Mutex // one restart at a time
+	restarts := 0
+	restart := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if restarts == rounds(3) {
+			return
+		}
+		restarts++
+		stop()
+		shut(t, e)
+		if e, err = Open(dir, small(Options{})); err != nil {
+			t.Error(err)
+			return
+		}
+		addr, stop = serveFor(t, e)
+		proxy.mu.Lock()
+		proxy.to = addr
+		proxy.mu.Unlock()
+	}
+	l := &load{writers: 3, records: rounds(2000), meanwhile: restart}
+	l.run(t, c, ProducerOptions{Topic: "t", BatchBytes: 4096})
+	r, err := c.NewConsumer(ConsumerOptions{Topic: "t", Group: "g"})
+	must(t, err)
+	var seen []entry
+	for n := 0; len(seen) < l.writers*l.records; n++ {
+		if n == 10 {
+			restarts = 0
+			restart()
+		}
+		page, err := r.Poll(within(t), 50)
+		must(t, err)
+		seen = keep(seen, page)
+	}
+	l.check(t, seen)
+	if restarts == 0 {
+		t.Error("nothing started again")
+	}
+	must(t, r.Commit(within(t)))
+	must(t, r.Close())
+	must(t, c.Close())
+	stop()
+	l.check(t, readEntries(t, e))
+	shut(t, e)
+}
+
+func readEntries(t testing.TB, e *Engine) []entry {
+	c := newConsumer(t, e, ConsumerOptions{Topic: "t", From: FromStart()})
+	defer c.Close()
+	got, _ := drain(t, c)
+	return got
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -139,9 +138,6 @@ func about(topic string, err error) error {
 		return err
 	}
 	if t := (*api.TopicError)(nil); errors.As(err, &t) {
-		return err
-	}
-	if err == context.Canceled || err == context.DeadlineExceeded {
 		return err
 	}
 	return &api.TopicError{Topic: topic, Range: -1, Err: meant(err)}

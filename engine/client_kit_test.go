@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/ringfence/ringfence/engine/client"
+	"github.com/ringfence/ringfence/engine/server"
+)
+
+// serve serves an engine on loopback until the test ends, before the engine closes.
+func serve(t testing.TB, e *Engine) (addr string) {
+	t.Helper()
+	addr, stop := serveFor(t, e)
+	t.Cleanup(stop)
+	return addr
+}
+
+// serveFor serves an engine on loopback until stop is called.
+func serveFor(t testing.TB, e *Engine) (addr string, stop func()) {
+	t.Helper()
+	s, err := server.New(e.Backend(), server.Options{Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := s.Serve(l); err != nil && !errors.Is(err, server.ErrShutdown) {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return l.Addr().String(), func() {
+		if err := s.Shutdown(within(t)); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+	}
+}
+
+func dial(t testing.TB, addr string) *client.Client {
+	t.Helper()
+	c, err := client.Dial(within(t), addr, client.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience})
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// cutter is a proxy that ends connections.
+type cutter struct {
+	mu    sync.Mutex
+	to    string // "": nowhere
+	open  map[net.Conn]struct{}
+	cuts  int
+	tasks sync.WaitGroup
+}
+
+func newCutter(t testing.TB, to string) (p *cutter, addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	p = &cutter{to: to, open: map[net.Conn]struct{}{}}
+	p.tasks.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.tasks.Go(func() { p.pass(from) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.cut(1)
+		p.tasks.Wait()
+	})
+	return p, l.Addr().String()
+}
+
+func (p *cutter) pass(from net.Conn) {
+	defer from.Close()
+	p.mu.Lock()
+	addr := p.to
+	p.mu.Unlock()
+	to, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	p.mu.Lock()
+	p.open[from] = struct{}{}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.open, from)
+		p.mu.Unlock()
+	}()
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
+		both.Go(func() {
+			_, _ = io.Copy(way[0], way[1]) // ends with either
+			from.Close()
+			to.Close()
+		})
+	}
+	both.Wait()
+}
+
+// cut ends each connection with a probability.
+func (p *cutter) cut(chance float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		if rand.Float64() < chance {
+			c.Close()
+			p.cuts++
+		}
+	}
+}
+
+// again calls do again and again until stop is.
+func again(do func()) (stop func()) {
+	quit := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+				do()
+			}
+		}
+	})
+	return func() {
+		close(quit)
+		running.Wait()
+	}
+}
+
+// load has writers send records of keys of their own and checks, when all is read, that
+// each acknowledged record is there once, and those of a key in order.
+type load struct {
+	writers, records int
+	meanwhile        func() // called now and then
+}
+
+func (l *load) run(t *testing.T, c *client.Client, o ProducerOptions) {
+	t.Helper()
+	var all sync.WaitGroup
+	for w := range l.writers {
+		all.Go(func() {
+			p, err := c.NewProducer(o)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for i := range l.records {
+				if i%200 == 100 {
+					l.meanwhile()
+				}
+				r := Record{Key: text("writer-%d-key-%d", w, i%5), Value: text("%d", i)}
+				err := p.Append(within(t), r, func(_ Placement, err error) {
+					if err != nil {
+						t.Errorf("writer %d, record %d: %v", w, i, err)
+					}
+				})
+				if err != nil {
+					t.Errorf("writer %d, record %d: %v", w, i, err)
+					return
+				}
+			}
+			if err := p.Close(within(t)); err != nil {
+				t.Errorf("writer %d: %v", w, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (l *load) check(t *testing.T, got []entry) {
+	t.Helper()
+	next := map[string]int{}
+	for _, e := range got {
+		var w, k, i int
+		if _, err := fmt.Sscanf(string(e.Key), "writer-%d-key-%d", &w, &k); err != nil {
+			t.Fatalf("key %q", e.Key)
+		}
+		fmt.Sscanf(string(e.Value), "%d", &i)
+		if want := next[string(e.Key)]*5 + k; i != want {
+			t.Fatalf("key %s: record %d where %d is due", e.Key, i, want)
+		}
+		next[string(e.Key)]++
+	}
+	if len(got) != l.writers*l.records {
+		t.Errorf("%d records, want %d", len(got), l.writers*l.records)
+	}
+}
