@@ -76,19 +76,24 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	return s, err
 }
 
-// probes are how far behind an end that looks clean is looked again, in one
-// window each: what got lost there may be longer than the search.
-var probes = [...]int64{4 << 20, 16 << 20}
+// What got lost behind an end that looks clean may be longer than the search. The rest
+// of the file is looked into at probeFirst behind the end, and then every probeEvery.
+const (
+	probeFirst = 4 << 20
+	probeEvery = 16 << 20
+)
 
-// probe looks for frames far behind. Where frames were written at all, a stretch
-// as long as the longest of them holds a header.
+// probe looks for frames far behind. Where frames were written at all, a stretch as
+// long as the longest of them holds a header. A loss is overlooked, and with it what
+// lies behind, only if it is longer than the search and all that was written behind it
+// lies between two probes, or is of frames longer than any before.
 func (r *recovery) probe(s *sight, from int64) error {
 	far := *r
 	far.one = true
-	for _, off := range probes {
+	for off := int64(probeFirst); r.pos+off < r.o.size; off = off/probeEvery*probeEvery + probeEvery {
 		var found sight
 		at := r.pos + off
-		if err := far.search(&found, at, at+min(r.longest+2*block, windowMax)); err != nil {
+		if err := far.search(&found, at, at+min(r.longest+2*block, searchMax)); err != nil {
 			return err
 		}
 		if found.behind {
