@@ -53,7 +53,7 @@ func (s *sending) complete(at api.Placement, err error) {
 	s.c, s.p = nil, nil
 	sendings.Put(s)
 	if err != nil {
-		c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, err)
+		c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, p.lost(err))
 	} else {
 		c.out.put(outgoing{key: wire.KeyProduce, flags: wire.FlagReply, id: id, place: at})
 	}
@@ -182,7 +182,17 @@ func (c *conn) behind(p *producer, n int, err error) *wire.Error {
 	if errors.Is(err, context.DeadlineExceeded) && c.patient.Err() != nil {
 		return refusal(wire.CodeOverloaded, "topic %q: there was no room for a frame of %d bytes: the disk is behind; try again", p.topic, n)
 	}
-	return told(err)
+	return told(p.lost(err))
+}
+
+// lost gives a frame that met a closed producer its meaning: the connection has not
+// closed it, so the engine did, because another one opened the same producer. Coming
+// back would only take it from that one again.
+func (p *producer) lost(err error) error {
+	if errors.Is(err, api.ErrClosed) {
+		return refusal(wire.CodeProducerHalted, "%s", err)
+	}
+	return err
 }
 
 // closeProducer answers when everything that was sent before is answered.
