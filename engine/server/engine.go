@@ -44,7 +44,8 @@ type Producer interface {
 	MaxFrame() int // bytes of the largest frame it takes
 	// NewFrame returns memory for a frame of size bytes, and waits for it until ctx ends.
 	NewFrame(ctx context.Context, size int) (Frame, error)
-	// Close returns when every frame that was sent has been answered, or when ctx ends.
+	// Close returns when every frame that was sent is durable or failed, or when ctx ends;
+	// then it may be called again.
 	Close(ctx context.Context) error
 }
 

@@ -24,6 +24,7 @@ type fakeEngine struct {
 	maxFrame int
 	memory   chan struct{} // not nil: NewFrame waits until it is closed
 	disk     chan struct{} // not nil: frames are durable once it is closed
+	call     chan struct{} // not nil: who sent frames hears of them once it is closed
 	meta     chan struct{} // not nil: requests about topics wait until it is closed
 	sendErr  error         // of the next Send
 	diskErr  error         // of frames that become durable
@@ -288,7 +289,7 @@ func (f *fakeFrame) Send(ctx context.Context, done func(api.Placement, error)) e
 		return err
 	}
 	e.taken -= len(f.b)
-	err, disk := e.diskErr, e.disk
+	err, disk, call := e.diskErr, e.disk, e.call
 	at := uint64(len(f.p.t.frames))
 	if err == nil {
 		f.p.t.frames = append(f.p.t.frames, f.b)
@@ -300,8 +301,11 @@ func (f *fakeFrame) Send(ctx context.Context, done func(api.Placement, error)) e
 		if disk != nil {
 			<-disk
 		}
-		done(api.Placement{First: at, Last: at}, err)
 		f.p.flights.Done()
+		if call != nil {
+			<-call
+		}
+		done(api.Placement{First: at, Last: at}, err)
 	}()
 	return nil
 }

@@ -228,6 +228,24 @@ func TestK02SlowDrip(t *testing.T) {
 	})
 }
 
+// A frame has one deadline, from its first byte to its last.
+func TestFrameDeadline(t *testing.T) {
+	inBubble(t, Options{}, func(w *world) {
+		c := w.connect()
+		frame := c.frame(wire.KeyProduce, 9, &wire.Produce{Producer: c.producer("a")}, frameOf(1, 300<<10)...)
+		start := time.Now()
+		for _, n := range []int{5, 30, 100 << 10} {
+			c.write(frame[:n])
+			frame = frame[n:]
+			time.Sleep(9 * time.Second)
+		}
+		c.closed(wire.CodeUnavailable)
+		if took := time.Since(start); took != 30*time.Second {
+			t.Errorf("cut off after %s", took)
+		}
+	})
+}
+
 // A request whose memory all clients together do not have is refused and skipped.
 func TestTotalBytes(t *testing.T) {
 	inBubble(t, Options{TotalBytes: 2 * wire.MaxFrame, ReceiveBytes: 1}, func(w *world) {

@@ -156,9 +156,6 @@ func (c *client) read() (answer, error) {
 		return answer{}, err
 	}
 	a := answer{Head: h, raw: body[h.Message:]}
-	if h.ID == 0 { // an error of no request has no key either
-		h.Key = wire.KeyPing
-	}
 	a.msg, err = wire.Reply(h.Key, h.Flags, body[:h.Message])
 	if a.msg == nil {
 		return a, err

@@ -219,10 +219,12 @@ func TestLimits(t *testing.T) {
 			waits := c.frame(wire.KeyProduce, 99, &wire.Produce{Producer: p}, frameOf(3, 10<<10)...)
 			sent := make(chan struct{})
 			go func() {
-				c.nc.Write(waits)
+				c.nc.Write(waits[:5]) // a part of the head, so that the frame has a deadline
+				time.Sleep(time.Second)
+				c.nc.Write(waits[5:])
 				close(sent)
 			}()
-			synctest.Wait()
+			time.Sleep(time.Minute) // what the server itself waits is no fault of the client
 			select {
 			case <-sent:
 				t.Errorf("%s: more was read than is let in", name)
@@ -355,6 +357,22 @@ func TestShutdown(t *testing.T) {
 		}
 		if err := w.server.Serve(newPipeListener()); !errors.Is(err, ErrShutdown) {
 			t.Errorf("serve after shutdown: %v", err)
+		}
+	})
+	inBubble(t, Options{Authenticate: letIn}, func(w *world) { // nobody waits for one who is logging in
+		c := w.dial()
+		c.hello()
+		id := c.send(wire.KeyAuthenticate, &wire.Authenticate{User: "slow"})
+		synctest.Wait()
+		start := time.Now()
+		down := make(chan error)
+		go func() { down <- w.server.Shutdown(context.Background()) }()
+		if a := c.next(); a.ID != id || a.code() != wire.CodeInvalidCredentials {
+			t.Errorf("%+v, %v", a.Head, a.err)
+		}
+		c.closed(0)
+		if err := <-down; err != nil || time.Since(start) != 0 {
+			t.Errorf("shut down after %s: %v", time.Since(start), err)
 		}
 	})
 	inBubble(t, Options{}, func(w *world) { // the time for it is over

@@ -49,7 +49,7 @@ func (c *conn) admitted(h wire.Head, m any) (wire.Message, error) {
 		}
 	case *wire.Authenticate:
 		if c.greeted {
-			ctx, stop := context.WithDeadline(c.ctx, c.enterBy)
+			ctx, stop := context.WithDeadline(c.calm, c.enterBy)
 			defer stop()
 			return c.logIn(ctx, m)
 		}

@@ -351,12 +351,15 @@ func TestCloseProducerFlushes(t *testing.T) {
 	inBubble(t, Options{}, func(w *world) {
 		c := w.connect()
 		p := c.producer("a")
-		disk := make(chan struct{})
-		w.engine.set(func() { w.engine.disk, w.engine.diskErr = disk, api.ErrStorage })
+		disk, call := make(chan struct{}), make(chan struct{})
+		w.engine.set(func() { w.engine.disk, w.engine.call, w.engine.diskErr = disk, call, api.ErrStorage })
 		frame := c.send(wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(1, 200)...)
 		end := c.send(wire.KeyCloseProducer, &wire.CloseProducer{Producer: p})
 		c.ping()
 		close(disk)
+		synctest.Wait() // the engine has closed the producer
+		c.ping()
+		close(call)
 		if a := c.next(); a.ID != frame || a.code() != wire.CodeStorageFailed {
 			t.Errorf("the frame: %+v, %v", a.Head, a.err)
 		}
