@@ -54,8 +54,8 @@ const beside = 1 << 10
 // close gives the producer up on the server.
 func (s *session) close(ctx context.Context) error {
 	_, err := s.conn.call(ctx, wire.KeyCloseProducer, s.farewell().msg, nil)
-	if lost(err) || unsent(err) || code(wire.CodeNoSuchHandle)(err) {
-		return nil // it is gone
+	if lost(err) || unsent(err) || code(wire.CodeNoSuchHandle)(err) || code(wire.CodeShuttingDown)(err) {
+		return nil // it is gone, or goes with its connection
 	}
 	return meant(err)
 }
