@@ -30,7 +30,7 @@ func known(cmd Command) bool {
 	switch cmd.(type) {
 	case CreateTopic, SealTopic, DeleteTopic, SplitRange, MergeRanges,
 		RegisterSegment, SealSegment, DeleteSegment, SetSegmentReplicas,
-		CommitOffset, FenceGroup, DeleteGroup,
+		CommitOffset, CommitRanges, FenceGroup, DeleteGroup,
 		DefinePolicy, DeletePolicy, BindTopicPolicy,
 		BeginMigration, EndMigration, ExtractTopic, InsertTopic,
 		PutUser, DeleteUser, SetGrant, PutToken, DeleteToken, SetQuota:

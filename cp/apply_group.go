@@ -69,6 +69,43 @@ func (t *topic) advance(id fence.RangeID, before, p Position) Position {
 	return t.unfinished(next)
 }
 
+func (c CommitRanges) apply(s *State) Reply {
+	t, g, err := s.enter(c.Topic, c.Group, c.Generation)
+	if err != nil {
+		return refuseGroup(err, g)
+	}
+	for _, source := range slices.SortedFunc(maps.Keys(c.Sources), fence.RangeID.Compare) {
+		switch {
+		case source.Topic != t.rec.ID:
+			return refuseGroup(ErrDifferentTopic, g)
+		case t.rng(source.Seq) == nil:
+			return refuseGroup(ErrNoSuchRange, g)
+		}
+		if end, known := t.ranges[source.Seq].end(); known && c.Sources[source] > end {
+			return refuseGroup(ErrPastEnd, g)
+		}
+	}
+	now := resume{t: t, positions: g.positions}
+	next := make(map[uint32]Position, len(t.active))
+	for seq := range t.leaves() { // whose positions stand for all the others
+		next[seq] = t.raise(now.reached(seq), c.Sources)
+	}
+	s.setGroup(t, c.Group, &group{generation: c.Generation, positions: next})
+	return Reply{Generation: c.Generation}
+}
+
+// raise is p, which names every source that is not finished, with the sources of to
+// that it names, and that to is further in, where to has them.
+func (t *topic) raise(p, to Position) Position {
+	next := maps.Clone(p)
+	for source, offset := range to {
+		if have, unfinished := next[source]; unfinished {
+			next[source] = max(offset, have)
+		}
+	}
+	return t.unfinished(next)
+}
+
 // prune drops the positions of ranges whose children all have one, or have been
 // superseded in the same way.
 func (t *topic) prune(positions map[uint32]Position) {

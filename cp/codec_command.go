@@ -45,6 +45,7 @@ const (
 	tagPutToken           = 23
 	tagDeleteToken        = 24
 	tagSetQuota           = 25
+	tagCommitRanges       = 26
 )
 
 // MaxCommand bounds an encoded command.
@@ -125,6 +126,9 @@ var decoders = [256]func(*decoder) Command{
 	tagPutToken:        func(d *decoder) Command { return PutToken{User: d.string(), Token: d.token()} },
 	tagDeleteToken:     func(d *decoder) Command { return DeleteToken{ID: d.tokenID()} },
 	tagSetQuota:        func(d *decoder) Command { return SetQuota{User: d.string(), Quota: d.quota()} },
+	tagCommitRanges: func(d *decoder) Command {
+		return CommitRanges{Group: d.string(), Topic: d.string(), Generation: d.u64(), Sources: d.position()}
+	},
 }
 
 func (CreateTopic) tag() byte        { return tagCreateTopic }
@@ -146,6 +150,7 @@ func (BeginMigration) tag() byte     { return tagBeginMigration }
 func (EndMigration) tag() byte       { return tagEndMigration }
 func (ExtractTopic) tag() byte       { return tagExtractTopic }
 func (InsertTopic) tag() byte        { return tagInsertTopic }
+func (CommitRanges) tag() byte       { return tagCommitRanges }
 
 func (c CreateTopic) put(e *encoder) {
 	e.string(c.Name)
@@ -248,3 +253,10 @@ func (c BeginMigration) put(e *encoder) { e.string(c.Topic) }
 func (c EndMigration) put(e *encoder)   { e.string(c.Topic) }
 func (c ExtractTopic) put(e *encoder)   { e.string(c.Topic) }
 func (c InsertTopic) put(e *encoder)    { e.bytes(c.Export) }
+
+func (c CommitRanges) put(e *encoder) {
+	e.string(c.Group)
+	e.string(c.Topic)
+	e.u64(c.Generation)
+	e.position(c.Sources)
+}

@@ -41,7 +41,7 @@ func TestCommandRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 25 {
+	if len(seen) != 26 {
 		t.Errorf("%d kinds of command were written", len(seen))
 	}
 }

@@ -101,6 +101,20 @@ type CommitOffset struct {
 	Reset      bool
 }
 
+// CommitRanges records what one member of a group has read: for each source, the
+// next offset. They are merged into the positions of all ranges without children,
+// so that members who commit different sources keep each other's. No source moves
+// back, and one that the group has finished stays finished. The generation counts
+// as in [CommitOffset]. Refusals, in order: ErrNoSuchTopic, ErrMigrating,
+// ErrInvalidGroup, ErrLimit, ErrStaleGeneration, then for each source in order
+// ErrDifferentTopic, ErrNoSuchRange, ErrPastEnd.
+type CommitRanges struct {
+	Group      string
+	Topic      string
+	Generation uint64
+	Sources    Position
+}
+
 // FenceGroup raises a group's generation, so that commits of an older one are
 // refused from now on; the group exists afterwards. Refusals, in order:
 // ErrNoSuchTopic, ErrMigrating, ErrInvalidGroup, ErrLimit, ErrStaleGeneration.
@@ -185,6 +199,8 @@ func Target(cmd Command) (name string, id fence.TopicID) {
 	case SetSegmentReplicas:
 		return "", c.ID.Range.Topic
 	case CommitOffset:
+		return c.Topic, fence.TopicID{}
+	case CommitRanges:
 		return c.Topic, fence.TopicID{}
 	case FenceGroup:
 		return c.Topic, fence.TopicID{}

@@ -385,7 +385,7 @@ func TestMigrationFence(t *testing.T) {
 	for _, cmd := range []cp.Command{
 		cp.SealTopic{Name: "logs"}, cp.DeleteTopic{Name: "logs"},
 		cp.BindTopicPolicy{Topic: "logs", Policy: strings.Repeat("x", 999)},
-		cp.CommitOffset{Topic: "logs"}, cp.FenceGroup{Topic: "logs"}, cp.DeleteGroup{Topic: "logs"},
+		cp.CommitOffset{Topic: "logs"}, cp.CommitRanges{Topic: "logs"}, cp.FenceGroup{Topic: "logs"}, cp.DeleteGroup{Topic: "logs"},
 		cp.SplitRange{Range: rangeID(0)}, cp.MergeRanges{A: rangeID(0), B: rangeID(9)},
 		m.register(0, 1, 99), cp.SealSegment{ID: segID(0, 0), Length: 99},
 		cp.DeleteSegment{ID: segID(0, 0)}, cp.SetSegmentReplicas{ID: segID(0, 0)},

@@ -69,6 +69,36 @@ func (s *State) Position(group string, id fence.RangeID) (Position, bool) {
 	return maps.Clone(p), p != nil
 }
 
+// Unread is what a group reads next: the ranges that it has not finished, while it has
+// finished all that they come from, with its next offset in each. A range that takes
+// records is never finished. The result is nil if there is no such topic.
+func (s *State) Unread(group, topic string) Position {
+	t := s.topic(topic)
+	if t == nil {
+		return nil
+	}
+	w := resume{t: t}
+	if g := t.groups[group]; g != nil {
+		w.positions = g.positions
+	}
+	all := Position{}
+	for seq := range t.leaves() {
+		for source, offset := range w.reached(seq) {
+			if have, ok := all[source]; !ok || offset < have {
+				all[source] = offset
+			}
+		}
+	}
+	next := make(Position, len(t.active))
+	for source, offset := range all {
+		parents := t.ranges[source.Seq].rec.Parents
+		if !slices.ContainsFunc(parents, func(p fence.RangeID) bool { _, unfinished := all[p]; return unfinished }) {
+			next[source] = offset
+		}
+	}
+	return next
+}
+
 // Resume is [State.Position] for a reader that keeps its positions itself, in a
 // cursor. What they name that is not in this topic, or no ancestor of the range
 // it is named for, is ignored, so they may come from anywhere.
@@ -148,6 +178,15 @@ func (w *resume) position(seq uint32) Position {
 	return sum
 }
 
+// reached is the position of a range, and its start for a reader that recorded none on
+// the way.
+func (w *resume) reached(seq uint32) Position {
+	if p := w.position(seq); p != nil {
+		return p
+	}
+	return w.t.unfinished(w.t.start(seq))
+}
+
 // union is a new position with the sources of both, at the lower offset.
 func (p Position) union(q Position) Position {
 	sum := make(Position, len(p)+len(q))
@@ -186,6 +225,17 @@ func (t *topic) unfinished(p Position) Position {
 		out[source] = offset
 	}
 	return out
+}
+
+// leaves visits the ranges without children, by sequence.
+func (t *topic) leaves() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for _, r := range t.ranges {
+			if len(r.rec.Children) == 0 && !yield(r.rec.ID.Seq) {
+				return
+			}
+		}
+	}
 }
 
 func (t *topic) rangeID(seq uint32) fence.RangeID { return fence.RangeID{Topic: t.rec.ID, Seq: seq} }

@@ -107,6 +107,71 @@ func TestCommitRefusals(t *testing.T) {
 	}
 }
 
+// L01: children are to be read once all of their parents' records are committed, of a
+// merge those of both; members that commit different ranges keep each other's positions.
+func TestL01_UnreadAfterSplitAndMerge(t *testing.T) {
+	m := newMachine(t)
+	unread := func(want cp.Position) {
+		t.Helper()
+		if got := m.Unread("g", "logs"); !maps.Equal(got, want) {
+			t.Fatalf("unread are %v, want %v", got, want)
+		}
+	}
+	commit := func(pairs ...uint64) {
+		t.Helper()
+		m.do(cp.CommitRanges{Group: "g", Topic: "logs", Generation: 5, Sources: pos(pairs...)}, nil)
+	}
+	if m.Unread("g", "logs") != nil {
+		t.Fatal("a topic that is not there has something to read")
+	}
+	m.topic(8)
+	m.fill(0, 0, 0, 100)
+	unread(pos(0, 0))
+	m.do(cp.SplitRange{Range: rangeID(0)}, nil)
+	m.fill(1, 0, 0, 10)
+	m.fill(2, 0, 0, 20)
+	commit(0, 60)
+	unread(pos(0, 60))
+	commit(0, 40) // L04: late
+	unread(pos(0, 60))
+	commit(0, 100)
+	unread(pos(1, 0, 2, 0))
+	m.do(cp.MergeRanges{A: rangeID(1), B: rangeID(2)}, nil)
+	commit(1, 10)
+	unread(pos(2, 0))
+	commit(2, 5)
+	commit(0, 70) // finished: nothing of it is left
+	commit(1, 3)
+	unread(pos(2, 5))
+	commit(2, 20)
+	unread(pos(3, 0))
+	m.stored(3)
+	m.do(cp.CommitRanges{Group: "g", Topic: "logs", Generation: 4, Sources: pos(3, 0)}, cp.ErrStaleGeneration)
+	m.do(cp.CommitRanges{Group: "g", Topic: "logs", Generation: 5, Sources: pos(3, 1)}, cp.ErrPastEnd)
+	m.do(cp.CommitRanges{Group: "g", Topic: "logs", Generation: 5, Sources: pos(9, 0)}, cp.ErrNoSuchRange)
+	m.do(cp.CommitRanges{Group: "g", Topic: "logs", Generation: 5, Sources: cp.Position{{Topic: id(2)}: 0}}, cp.ErrDifferentTopic)
+	m.do(cp.CommitRanges{Group: "", Topic: "logs"}, cp.ErrInvalidGroup)
+	m.do(cp.CommitRanges{Group: "g", Topic: "no"}, cp.ErrNoSuchTopic)
+}
+
+// L03: what retention removes of a parent is for its reader to skip: the children wait
+// for that.
+func TestL03_UnreadOfAnExpiredParent(t *testing.T) {
+	m := newMachine(t)
+	m.topic(8)
+	m.fill(0, 0, 0, 100)
+	m.do(cp.CommitRanges{Group: "g", Topic: "logs", Sources: pos(0, 60)}, nil)
+	m.do(cp.SplitRange{Range: rangeID(0)}, nil)
+	m.do(cp.DeleteSegment{ID: segID(0, 0)}, nil)
+	if got := m.Unread("g", "logs"); !maps.Equal(got, pos(0, 60)) {
+		t.Fatalf("unread are %v", got)
+	}
+	m.do(cp.CommitRanges{Group: "g", Topic: "logs", Sources: pos(0, 100)}, nil)
+	if got := m.Unread("g", "logs"); !maps.Equal(got, pos(1, 0, 2, 0)) {
+		t.Fatalf("unread are %v", got)
+	}
+}
+
 // Two members that commit different ranges keep each other's positions.
 func TestCommitsMergeByRange(t *testing.T) {
 	m := newMachine(t)

@@ -137,3 +137,68 @@ func (m *model) commit(c cp.CommitOffset) error {
 		return nil
 	})
 }
+
+// reached: the position, or the start.
+func (m *model) reached(g *mGroup, r *cp.Range) cp.Position {
+	if p := m.position(g, r.ID); p != nil {
+		return p
+	}
+	p := cp.Position{r.ID: 0}
+	for _, a := range r.Parents {
+		p[a] = 0
+	}
+	return m.trim(p)
+}
+
+func (m *model) commitRanges(c cp.CommitRanges) error {
+	return m.onGroup(c.Topic, c.Group, c.Generation, func(t *cp.Topic, g *mGroup) error {
+		for _, source := range slices.SortedFunc(maps.Keys(c.Sources), fence.RangeID.Compare) {
+			r := m.rng(source)
+			if err := first(rule{source.Topic != t.ID, cp.ErrDifferentTopic}, rule{r == nil, cp.ErrNoSuchRange}); err != nil {
+				return err
+			}
+			if end, known := m.knownEnd(source); known && c.Sources[source] > end {
+				return cp.ErrPastEnd
+			}
+		}
+		old := &mGroup{positions: g.positions}
+		g.generation, g.positions = c.Generation, map[fence.RangeID]cp.Position{}
+		for _, r := range m.ranges {
+			if r.ID.Topic != t.ID || len(r.Children) > 0 {
+				continue
+			}
+			next := m.reached(old, r)
+			for source, offset := range c.Sources {
+				if have, ok := next[source]; ok {
+					next[source] = max(have, offset)
+				}
+			}
+			g.positions[r.ID] = m.trim(next)
+		}
+		return nil
+	})
+}
+
+// unread: of all that is not finished for some range, what has no ancestor there.
+func (m *model) unread(g *mGroup, t fence.TopicID) cp.Position {
+	all := cp.Position{}
+	for _, r := range m.ranges {
+		if r.ID.Topic != t || len(r.Children) > 0 {
+			continue
+		}
+		for source, offset := range m.reached(g, r) {
+			if have, ok := all[source]; !ok || offset < have {
+				all[source] = offset
+			}
+		}
+	}
+	next := maps.Clone(all)
+	for source := range all {
+		for _, a := range m.rng(source).Parents {
+			if _, ok := all[a]; ok {
+				delete(next, source)
+			}
+		}
+	}
+	return next
+}

@@ -151,6 +151,8 @@ func (m *model) apply(cmd cp.Command) error {
 		})
 	case cp.CommitOffset:
 		return m.commit(c)
+	case cp.CommitRanges:
+		return m.commitRanges(c)
 	case cp.FenceGroup:
 		return m.onGroup(c.Topic, c.Group, c.Generation, func(t *cp.Topic, g *mGroup) error { g.generation = c.Generation; return nil })
 	case cp.DeleteGroup:

@@ -102,7 +102,7 @@ func (g commands) register() cp.Command {
 	if r := g.s.Range(c.ID.Range); r != nil {
 		c.Start, c.ID.Seq = r.NextOffset, r.NextSequence
 	}
-	switch g.dice(12) {
+	switch g.dice(9) {
 	case 0:
 		c.Start = g.around(c.Start)
 	case 1:
@@ -157,6 +157,28 @@ func (g commands) commit() cp.Command {
 	return c
 }
 
+func (g commands) commitRanges() cp.Command {
+	c := cp.CommitRanges{Group: pick(g.dice, "g", "g", "g", "h", ""), Topic: g.name(), Sources: cp.Position{}}
+	c.Generation, _ = g.s.Generation(c.Group, c.Topic)
+	c.Generation = g.around(c.Generation)
+	for range g.dice(4) {
+		id := g.rangeID()
+		r := g.s.Range(id)
+		if r == nil && !g.chance(20) {
+			continue
+		}
+		end := uint64(3)
+		if r != nil && r.NextOffset > 0 {
+			end = r.NextOffset
+		}
+		c.Sources[id] = uint64(g.dice(int(end) + 1))
+		if g.chance(4) {
+			c.Sources[id] = end
+		}
+	}
+	return c
+}
+
 func (g commands) policy() cp.Policy {
 	bound := func() cp.Bound {
 		return pick(g.dice, cp.Bound{}, cp.Unlimited(), cp.Limit(int64(g.dice(1000))+cp.MinSegmentAge), cp.Limit(int64(g.dice(10))-1))
@@ -178,7 +200,7 @@ func (g commands) merge() cp.Command {
 
 // kinds says how often each command is drawn.
 var kinds = func() (all []int) {
-	for kind, n := range []int{4, 14, 14, 12, 8, 20, 4, 2, 2, 1, 1, 1, 1, 1, 4, 1, 1, 1, 14} {
+	for kind, n := range []int{6, 14, 14, 12, 8, 20, 4, 2, 2, 1, 1, 1, 1, 1, 4, 1, 1, 1, 14, 5} {
 		for range n {
 			all = append(all, kind)
 		}
@@ -231,6 +253,8 @@ func (g commands) command() cp.Command {
 		return c
 	case 18:
 		return g.userCommand()
+	case 19:
+		return g.commitRanges()
 	}
 	return cp.EndMigration{Topic: "logs"}
 }
@@ -314,6 +338,9 @@ func compareGroups(s *cp.State, m *model, t *cp.Topic) error {
 		}
 		if got := s.Positions(k.group, k.topic); !maps.EqualFunc(got, g.positions, maps.Equal[cp.Position, cp.Position]) {
 			return fmt.Errorf("group %v stands at %v, want %v", k, got, g.positions)
+		}
+		if got, want := s.Unread(k.group, k.topic), m.unread(g, t.ID); !maps.Equal(got, want) {
+			return fmt.Errorf("group %v reads next %v, want %v", k, got, want)
 		}
 		for _, r := range m.ranges {
 			if r.ID.Topic != t.ID {

@@ -334,8 +334,9 @@ func TestGolden(t *testing.T) {
 	run(topicCommands())
 	check("snapshot.golden")
 	run(userCommands())
-	golden(t, "log.golden", log.Bytes())
 	check("users.golden")
+	run(memberCommands())
+	golden(t, "log.golden", log.Bytes())
 }
 
 // A snapshot without users is one that software reads which knows none, and one with
@@ -358,7 +359,13 @@ func TestSnapshotVersions(t *testing.T) {
 }
 
 // everyCommand is a history that is accepted and holds a command of each kind.
-func everyCommand() []cp.Command { return slices.Concat(topicCommands(), userCommands()) }
+func everyCommand() []cp.Command {
+	return slices.Concat(topicCommands(), userCommands(), memberCommands())
+}
+
+func memberCommands() []cp.Command {
+	return []cp.Command{cp.CommitRanges{Group: "h", Topic: "logs", Generation: 7, Sources: pos(0, 100)}}
+}
 
 func userCommands() []cp.Command {
 	token := func(n byte) cp.Token {
