@@ -129,7 +129,7 @@ func (c *conn) drain() {
 	c.stopping.Lock()
 	defer c.stopping.Unlock()
 	c.stopping.stopped = true
-	c.raw.SetReadDeadline(time.Unix(1, 0)) // a reader that is past it needs no waking
+	_ = c.raw.SetReadDeadline(time.Unix(1, 0)) // a reader that is past it needs no waking
 }
 
 // readUntil gives what is read next a deadline.
@@ -137,7 +137,7 @@ func (c *conn) readUntil(t time.Time) {
 	c.stopping.Lock()
 	defer c.stopping.Unlock()
 	if !c.stopping.stopped {
-		c.raw.SetReadDeadline(t) // an error is met again by the read
+		_ = c.raw.SetReadDeadline(t) // an error is met again by the read
 	}
 }
 
@@ -180,5 +180,5 @@ func (c *conn) linger() {
 	if !ok || half.CloseWrite() != nil || c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
-	io.CopyN(io.Discard, c.nc, lingerBytes) // whatever ends it
+	_, _ = io.CopyN(io.Discard, c.nc, lingerBytes) // whatever ends it
 }

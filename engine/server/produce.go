@@ -97,7 +97,7 @@ func (c *conn) producerOf(h wire.Head) (*producer, error) {
 		return nil, torn(err)
 	}
 	handle, err := wire.ParseProduce(msg)
-	c.br.Discard(len(msg))
+	_, _ = c.br.Discard(len(msg)) // they are there
 	var p *producer
 	if err == nil {
 		p, err = c.handles.producer(handle, false)

@@ -131,7 +131,7 @@ func (c *conn) head() (wire.Head, error) {
 	if err == nil && h.Flags != 0 {
 		err = refusal(wire.CodeMalformed, "%s frame with flags %#x, which are a server's", h.Key, h.Flags)
 	}
-	c.br.Discard(wire.HeadSize)
+	_, _ = c.br.Discard(wire.HeadSize) // they are there
 	return h, err
 }
 

@@ -179,7 +179,7 @@ func (s *Server) turnAway(nc net.Conn, reason string) {
 		code = wire.CodeShuttingDown
 	}
 	var enc wire.Encoder
-	nc.Write(enc.Fail(0, 0, refusal(code, "%s", reason))) // whoever is gone needs no reason
+	_, _ = nc.Write(enc.Fail(0, 0, refusal(code, "%s", reason))) // whoever is gone needs no reason
 }
 
 // Shutdown ends the server in good order. It takes no new connections, answers new
