@@ -71,7 +71,7 @@ func TestSealedSegmentLost(t *testing.T) {
 		"emptied":       {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 0)) }, words: []string{".seg"}},
 		"cut":           {do: func(t *testing.T, p string) { must(t, os.Truncate(p, 8192)) }, words: []string{".seg", "byte"}, late: true},
 		"header":        {do: func(t *testing.T, p string) { flip(t, p, 0, segfile.DataStart+4096) }, words: []string{".seg"}},
-		"first records": {do: func(t *testing.T, p string) { flip(t, p, segfile.DataStart, 8192) }, words: []string{".seg", "byte"}, late: true},
+		"first records": {do: func(t *testing.T, p string) { flip(t, p, segfile.DataStart, 3*4096) }, words: []string{".seg", "byte"}, late: true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -30,12 +30,16 @@ func (v *Verdict) walk(o *opened) error {
 	if o.hasMark {
 		v.tally.table = o.table
 		r.durable = DataStart + alignBlock(int64(o.mark.FrameLen))
+		if err := r.resume(); err != nil {
+			return err
+		}
 	} else {
 		v.damage(DataStart, "the start mark is damaged: what the range knew of its producers is not known")
 		if err := r.noStart(); err != nil {
 			return err
 		}
 	}
+	v.Start = r.pos
 	for {
 		if err := r.chain(); err != nil {
 			return err

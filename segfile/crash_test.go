@@ -1,6 +1,7 @@
 package segfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk/simdisk"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // Whatever a power cut keeps of flushes in flight, recovery gives back every
@@ -16,7 +18,7 @@ import (
 // same when asked again; a fence of what it found, cut off at any moment, does not
 // change that. (A01, A04, A05, A09, C01)
 func TestCrashKeepsAcknowledged(t *testing.T) {
-	states := map[string]int{}
+	states, resumed := map[string]int{}, 0
 	for seed := range seeds(100) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
@@ -46,8 +48,15 @@ func TestCrashKeepsAcknowledged(t *testing.T) {
 				t.Fatalf("torn, and everything is there")
 			}
 			states[fmt.Sprint(l, " ", v.State)]++
+			if v.Start > DataStart {
+				resumed++
+				sameWithoutCheckpoint(t, after, v)
+			}
 			refence(t, rng, after, v, want)
 		})
+	}
+	if resumed == 0 {
+		t.Error("no recovery started from a checkpoint")
 	}
 	for l := range lives {
 		for _, s := range []State{Clean, Torn} {
@@ -55,6 +64,32 @@ func TestCrashKeepsAcknowledged(t *testing.T) {
 				t.Errorf("no crash left a %s file %s: the test does not test it (%v)", l, s, states)
 			}
 		}
+	}
+}
+
+// sameWithoutCheckpoint recovers a file from its first frame on, without what the
+// pointer says, and wants what was found from the checkpoint.
+func sameWithoutCheckpoint(t *testing.T, d *simdisk.Disk, v *Verdict) {
+	t.Helper()
+	f, err := d.Open(v.Name, false)
+	must(t, err)
+	defer f.Close()
+	b, pos := make([]byte, block), int64(DataStart+block)
+	old := make([]byte, block)
+	_, err = f.ReadAt(old, pos)
+	must(t, err)
+	must(t, putPointer(b, &v.hdr, 0))
+	must(t, f.WriteAt(b, pos))
+	all := mustRecover(t, d, v.Name)
+	must(t, f.WriteAt(old, pos))
+	if all.Start != DataStart || all.End != v.End || all.State != v.State || all.Cut != v.Cut || all.Durable > v.Durable {
+		t.Fatalf("from the start: %+v\nfrom a checkpoint: %+v", all, v)
+	}
+	mine, theirs := v.tally.footer(v.hdr.Base, v.End.Position, v.Holes, v.Cut), all.tally.footer(v.hdr.Base, v.End.Position, all.Holes, all.Cut)
+	a, _ := mine.encode(v.hdr.Salt)
+	c, _ := theirs.encode(v.hdr.Salt)
+	if !bytes.Equal(a, c) || v.tally.index.every != all.tally.index.every {
+		t.Fatal("from a checkpoint, recovery counts something else than from the start")
 	}
 }
 
@@ -222,4 +257,49 @@ func lifeOf(t *testing.T, rng *rand.Rand, d *simdisk.Disk, l life) (acked *uint6
 	e, _ := latch.End()
 	w.Trim()
 	return &at, &e, frames
+}
+
+// Recovery reads about as much of a long open file as of a short one: its last
+// checkpoint and what came behind. (B16)
+func TestCheckpointsBoundRecovery(t *testing.T) {
+	d := simdisk.New(simdisk.Options{Seed: 1, ArenaBytes: 4 << 20})
+	p, err := NewPool(d, PoolOptions{CheckpointBytes: 1 << 20})
+	must(t, err)
+	w := create(t, p, testMeta(1))
+	rng := rand.New(rand.NewPCG(1, 8))
+	g := &producerModel{id: 3}
+	buf := make([]byte, 1<<20)
+	made := 0
+	for w.Position() < 8<<20 {
+		put(t, w, g.frame(rng, 2, 1000))
+		if w.PointerDue(w.Position()) {
+			pos, err := w.Pointer(buf)
+			must(t, err)
+			must(t, w.File().WriteAt(buf[:block], pos))
+		}
+		if w.CheckpointDue() {
+			pos := w.Position()
+			b, h, err := w.Checkpoint(buf[:w.CheckpointSize()], pos)
+			must(t, err)
+			must(t, w.File().WriteAt(b, pos))
+			w.Advance(pos, int64(len(b)), []record.Head{h})
+			made++
+		}
+	}
+	if made < 8 || made > 100 {
+		t.Errorf("%d checkpoints in %d bytes", made, w.Position())
+	}
+	v := mustRecover(t, d, seg1)
+	if v.End != w.End() || v.State != Clean || v.ReadBytes > 3<<20 {
+		t.Errorf("%s at %+v, want %+v; %d bytes read from byte %d on", v.State, v.End, w.End(), v.ReadBytes, v.Start)
+	}
+	sameWithoutCheckpoint(t, d, v)
+	// One that rotted is done without, and found by those who look at every byte.
+	flip(t, d, seg1, v.Start+record.HeaderSize+coFooter+foDigest, 1)
+	if v := mustRecover(t, d, seg1); v.End != w.End() || v.Start != DataStart {
+		t.Errorf("%s at %+v from byte %d on", v.State, v.End, v.Start)
+	}
+	if _, err := Verify(d, seg1, nil); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a damaged checkpoint: %v", err)
+	}
 }

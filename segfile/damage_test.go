@@ -622,7 +622,7 @@ func TestEmptySegment(t *testing.T) {
 	if end, _ := l.End(); end.Offset != 1000 || end.Bytes != 0 {
 		t.Errorf("%+v", end)
 	}
-	if rep := sound(t, d, seg1); rep.Marks != 1 || rep.Records != 0 {
+	if rep := sound(t, d, seg1); rep.Marks != 2 || rep.Records != 0 {
 		t.Errorf("%+v", rep)
 	}
 	holds(t, d, seg1, nil)

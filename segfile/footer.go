@@ -95,8 +95,18 @@ func (t *tally) footer(base uint64, position int64, holes []Hole, cut Cut) foote
 
 // encode returns the footer, padded to whole blocks, and its length without that.
 func (f *footer) encode(salt uint64) (b []byte, length int64) {
+	room := alignBlock(int64(footerFixed + len(f.index)*entrySize + len(f.holes)*holeSize + f.table.size() + 4))
+	b = f.appendTo(make([]byte, 0, room), salt)
+	length = int64(len(b))
+	return append(b, make([]byte, alignBlock(length)-length)...), length
+}
+
+// appendTo appends the footer to buf, not padded.
+func (f *footer) appendTo(buf []byte, salt uint64) []byte {
 	le := binary.LittleEndian
-	b = make([]byte, footerFixed, alignBlock(int64(footerFixed+len(f.index)*entrySize+len(f.holes)*holeSize+f.table.size()+4)))
+	from := len(buf)
+	buf = append(buf, make([]byte, footerFixed)...)
+	b := buf[from:]
 	for _, e := range f.index {
 		b = le.AppendUint64(b, e.offset)
 		b = le.AppendUint64(b, uint64(e.pos))
@@ -109,7 +119,7 @@ func (f *footer) encode(salt uint64) (b []byte, length int64) {
 	if f.table != nil {
 		b, _ = f.table.AppendBinary(b) // it has no errors
 	}
-	length = int64(len(b) + 4)
+	length := len(b) + 4
 
 	copy(b, footerMagic)
 	le.PutUint16(b[foVersion:], footerVersion)
@@ -128,8 +138,7 @@ func (f *footer) encode(salt uint64) (b []byte, length int64) {
 	le.PutUint64(b[foCut:], uint64(f.cut.Position))
 	le.PutUint64(b[foCutBytes:], uint64(f.cut.Length))
 	le.PutUint64(b[foCutRecs:], f.cut.Records)
-	b = le.AppendUint32(b, saltedCRC(b, salt))
-	return append(b, make([]byte, alignBlock(length)-length)...), length
+	return append(buf[:from], le.AppendUint32(b, saltedCRC(b, salt))...)
 }
 
 // footerAt says whether b starts like the footer of a file that ends at end: what

@@ -18,7 +18,8 @@ import (
 //	    8192 4096 latch slot B   the same as A; both are written by one durable write
 //	   12288 4096 latch slot C   all zero, or the settlement
 //	   16384      flushes        each on a boundary of 4,096, frames in it on boundaries
-//	                             of 64, padded with zeros; the first is the start mark
+//	                             of 64, padded with zeros; the first is the start mark,
+//	                             the second the pointer to a checkpoint
 //	                      footer wherever the latch says
 //
 // The header never changes after the file got its name:

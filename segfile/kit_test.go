@@ -184,6 +184,8 @@ type driver struct {
 	flights []*flightModel // not acknowledged, in order
 	durable int64
 	acked   uint64
+
+	pointers int // that were moved
 }
 
 type flightModel struct {
@@ -236,9 +238,39 @@ func (dr *driver) step() {
 		dr.sent = append(dr.sent, sent{at, frames[i], heads[i]})
 		at += alignFrame(int64(heads[i].FrameLen))
 	}
-	fl := &flightModel{end: dr.w.Position(), next: dr.w.NextOffset(), buf: buf}
+	dr.push(&disk.Op{Durable: true, Buf: buf, Off: pos})
+	if dr.rng.IntN(8) == 0 && dr.w.check.at == 0 {
+		dr.checkpoint()
+	} else if dr.w.PointerDue(dr.durable) && dr.rng.IntN(2) == 0 {
+		buf, ok := dr.d.Arena().Alloc(block)
+		if !ok {
+			dr.t.Fatal("the arena is full")
+		}
+		pos, err := dr.w.Pointer(buf)
+		must(dr.t, err)
+		dr.push(&disk.Op{Buf: buf, Off: pos})
+		dr.pointers++
+	}
+}
+
+// checkpoint plans a checkpoint.
+func (dr *driver) checkpoint() {
+	buf, ok := dr.d.Arena().Alloc(dr.w.CheckpointSize())
+	if !ok {
+		dr.t.Fatal("the arena is full")
+	}
+	pos := dr.w.Position()
+	b, head, err := dr.w.Checkpoint(buf, dr.durable)
+	must(dr.t, err)
+	dr.w.Advance(pos, int64(len(b)), []record.Head{head})
+	dr.push(&disk.Op{Durable: true, Buf: b, Off: pos})
+}
+
+// push hands a write to the disk.
+func (dr *driver) push(op *disk.Op) {
+	fl := &flightModel{end: dr.w.Position(), next: dr.w.NextOffset(), buf: op.Buf}
 	dr.flights = append(dr.flights, fl)
-	op := &disk.Op{Kind: disk.Write, Durable: true, File: dr.w.File(), Buf: buf, Off: pos}
+	op.Kind, op.File = disk.Write, dr.w.File()
 	op.Done = func(o *disk.Op) {
 		if o.Err == nil {
 			fl.done = true

@@ -11,6 +11,7 @@ import (
 //
 //	"RFst" start: 4 length of the header copy, the copy, the producer table
 //	"RFpr" proof: 4 zero
+//	"RFpt" pointer, "RFcp" checkpoint: see checkpoint.go
 //
 // The start mark is the first frame of every file. Its copy of the header block
 // (without the zeros before the checksum) lets a file whose header is damaged
@@ -64,15 +65,10 @@ func splitStart(p []byte) (h header, table []byte, ok bool) {
 func proofMark(buf []byte, base uint64, pos int64, salt uint64) ([]byte, record.Head, error) {
 	var p [markFixed]byte
 	copy(p[:], proofMagic)
-	f, err := record.BuildMark(nil, p[:])
+	f := make([]byte, block)
+	h, err := stampMark(f, p[:], base, pos, salt)
 	if err != nil {
 		return nil, record.Head{}, fmt.Errorf("segfile: proof mark: %w", err)
 	}
-	record.Stamp(f, base, pos, salt)
-	h, err := record.ParseHead(f, salt)
-	if err != nil {
-		return nil, record.Head{}, fmt.Errorf("segfile: proof mark: %w", err)
-	}
-	buf = append(buf, f...)
-	return append(buf, make([]byte, alignBlock(int64(len(f)))-int64(len(f)))...), h, nil
+	return append(buf, f...), h, nil
 }

@@ -20,16 +20,18 @@ import (
 
 // PoolOptions says how much a Pool may keep and do. Zero values are production's.
 type PoolOptions struct {
-	SegmentBytes int64         // size a segment rolls at; 0 means 64 MiB
-	MaxBytes     int64         // most bytes kept ready; 0 means 8 segments, less than 0 none
-	PrepareRate  int64         // bytes of zeros written per second at most; 0 means 30 MB/s
-	Window       time.Duration // full segments of this long are what is kept ready; 0 means 30 s
+	SegmentBytes    int64         // size a segment rolls at; 0 means 64 MiB
+	MaxBytes        int64         // most bytes kept ready; 0 means 8 segments, less than 0 none
+	PrepareRate     int64         // bytes of zeros written per second at most; 0 means 30 MB/s
+	CheckpointBytes int64         // what recovery of an open segment may have to read, about; 0 means 8 MiB
+	Window          time.Duration // full segments of this long are what is kept ready; 0 means 30 s
 }
 
 func (o PoolOptions) withDefaults() PoolOptions {
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
 	o.MaxBytes = max(cmp.Or(o.MaxBytes, 8*o.SegmentBytes), 0)
 	o.PrepareRate = cmp.Or(o.PrepareRate, 30e6)
+	o.CheckpointBytes = cmp.Or(o.CheckpointBytes, 8<<20)
 	o.Window = cmp.Or(o.Window, 30*time.Second)
 	return o
 }
@@ -261,8 +263,8 @@ func (p *Pool) Create(ctx context.Context, m Meta, table *ProducerTable) (*Write
 	return w, nil
 }
 
-// create goes through a segment's birth. Header, latch slots and start mark are
-// one write under the pool's name: a crash in it leaves a pool file. The rename
+// create goes through a segment's birth. Header, latch slots, start mark and pointer
+// are one write under the pool's name: a crash in it leaves a pool file. The rename
 // comes after, so a segment's name never stands for a half-made file or for an
 // earlier life's latch. Then the directory: the new name must not be lost. That the
 // pool's may come back until Step has synced its directory is what adopt is for.
@@ -293,9 +295,13 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 	if err != nil {
 		return fail(err)
 	}
-	b := make([]byte, DataStart+alignBlock(int64(len(mark))))
+	pointer := DataStart + alignBlock(int64(len(mark)))
+	b := make([]byte, pointer+block)
 	hdr.put(b)
 	copy(b[DataStart:], mark)
+	if err := putPointer(b[pointer:], &hdr, 0); err != nil {
+		return fail(err)
+	}
 	if err := file.WriteAt(b, 0); err != nil {
 		return fail(err)
 	}
@@ -316,6 +322,7 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 	return &Writer{
 		d: p.d, pool: p, file: file, hdr: hdr, pos: int64(len(b)), latch: fence.NewLatch(m.Base),
 		tally: tally{next: m.Base, table: table},
+		check: checkpoints{pointer: pointer, every: p.o.CheckpointBytes},
 	}, nil
 }
 

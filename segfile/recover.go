@@ -48,6 +48,7 @@ type Verdict struct {
 	Why    string
 	Faults []*CorruptError
 
+	Start     int64 // where the frames of an open file were followed from: its last checkpoint, or the first frame
 	ReadBytes int64 // read to find all this
 
 	d        disk.Disk
@@ -137,8 +138,9 @@ func decideTail(at breakKind, behind, proven, joined bool) (tailVerdict, string)
 // Verdict. It writes nothing, so it may be asked again.
 //
 // Of a fenced file it reads latch and footer. Of an open one it follows the frame
-// headers to the end, and checks payloads only behind the last position that one
-// of them proves durable; what rots before that is for reads and [Verify] to find.
+// headers from the last checkpoint to the end, and checks payloads only behind the
+// last position that one of them proves durable; what rots before that is for reads
+// and [Verify] to find.
 func Recover(d disk.Disk, name string) (*Verdict, error) {
 	o, err := openFile(d, name, true)
 	if err != nil {

@@ -24,6 +24,7 @@ type Writer struct {
 	tally  tally
 	latch  fence.Latch
 	footer int64 // where it ends, once fenced
+	check  checkpoints
 }
 
 // File is what flushes are written to.
@@ -80,6 +81,9 @@ func (w *Writer) Advance(pos, flushLen int64, heads []record.Head) {
 	if at > pos+flushLen {
 		panic(fmt.Sprintf("segfile: %s: frames of a flush of %d bytes take %d", w.file.Name(), flushLen, at-pos))
 	}
+	if len(heads) > 0 && !heads[0].Mark() {
+		w.check.note(pos, flushLen, heads)
+	}
 	w.pos += flushLen
 }
 
@@ -89,7 +93,7 @@ func (w *Writer) Find(offset uint64) int64 {
 	if e, ok := w.tally.index.find(offset); ok {
 		return e.pos
 	}
-	return DataStart
+	return w.check.first()
 }
 
 // FindTime is Find for the first record whose time is ms or later.
@@ -97,7 +101,7 @@ func (w *Writer) FindTime(ms int64) int64 {
 	if e, ok := w.tally.index.findTime(ms); ok {
 		return e.pos
 	}
-	return DataStart
+	return w.check.first()
 }
 
 // Proof appends to buf a flush of its own without records, to be written at

@@ -65,6 +65,7 @@ func newWorld(t *testing.T, seed uint64, seen map[string]int) *world {
 	w.opts.Shards = 1 + w.rng.IntN(2)
 	w.opts.Flushes = 1 + w.rng.IntN(5)
 	w.opts.QueueDepth = 2 + w.rng.IntN(8)
+	w.opts.CheckpointBytes = []int64{1, 100 << 10, 8 << 20}[w.rng.IntN(3)]
 	w.opts.OverlapBytes = []int64{1, 5000, 64 << 10}[w.rng.IntN(3)]
 	for i := range uint32(1 + w.rng.IntN(2)) {
 		r := &rangeModel{id: segID(i, 0).Range}

@@ -121,7 +121,7 @@ func (s *Segment) latch() (fence.End, error) {
 // left is kept.
 func (s *Segment) latchFailed(short bool) (fence.End, error) {
 	v, err := s.recovered()
-	if err == nil && v.Latch.State() == fence.Open && v.End.Offset > s.end.Offset {
+	if err == nil && v.Latch.State() == fence.Open && v.End.Position > s.end.Position {
 		// A record that a failed write left here would be a repeat when its producer
 		// sends it again, and acknowledged, and might be lost yet. Nothing was
 		// acknowledged from this block on: without its first frame the chain ends.

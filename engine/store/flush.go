@@ -33,6 +33,7 @@ type flush struct {
 	frames  int64     // bytes of frames without padding
 	aloft   int64     // bytes of frames, as they were given
 	records uint64
+	aside   bool // part of a checkpoint; there are no appends
 	idle    bool // nothing to write: duplicates alone; owned by the submitter
 	settled bool // the outcome is known; guarded by the shard's mu
 }
@@ -42,6 +43,9 @@ type flush struct {
 // round trip, so that small appends gather instead. The shard's mu is held.
 func (s *Segment) mayStart() bool {
 	n := s.flushes.len()
+	if s.aside {
+		n-- // nobody waits for it
+	}
 	switch {
 	case s.queue.len() == 0 || s.failed != nil || n >= s.store.opts.Flushes:
 		return false
@@ -109,6 +113,9 @@ func (s *Segment) requeue(f *flush) {
 // anything to write: a flush of duplicates alone is settled at once, and answered
 // when everything before it is durable.
 func (f *flush) prepare() bool {
+	if f.aside {
+		return f.prepareAside()
+	}
 	s := f.seg
 	w := s.writer
 	at, buf := 0, []byte(nil)
@@ -151,6 +158,50 @@ func (f *flush) prepare() bool {
 	w.Advance(f.op.Off, int64(size), f.heads)
 	f.end = w.End()
 	return true
+}
+
+// wantsAside says whether a checkpoint, or the pointer to one, should be written now.
+// The caller is the submitter.
+func (s *Segment) wantsAside() bool {
+	return !s.aside && (s.writer.PointerDue(s.durable.Load()) || s.writer.CheckpointDue())
+}
+
+// takeAside makes the flush for that. The shard's mu is held.
+func (s *Segment) takeAside(sh *shard) *flush {
+	f := sh.spareFlush()
+	f.seg, f.aside, s.aside = s, true, true
+	s.flushes.push(f)
+	return f
+}
+
+// prepareAside is prepare for a checkpoint, or the pointer to one. Without memory for
+// it there is none, until another flush comes by.
+func (f *flush) prepareAside() bool {
+	w, durable := f.seg.writer, f.seg.durable.Load()
+	var ok bool
+	f.stage, ok = f.seg.store.disk.Arena().Alloc(w.CheckpointSize())
+	f.op.Kind, f.op.File = disk.Write, w.File()
+	var err error
+	switch {
+	case !ok:
+		f.stage = nil
+	case w.PointerDue(durable):
+		f.op.Buf = f.stage[:disk.Block]
+		f.op.Off, err = w.Pointer(f.op.Buf)
+	default:
+		var head record.Head
+		f.op.Durable, f.op.Off = true, w.Position()
+		if f.op.Buf, head, err = w.Checkpoint(f.stage, durable); err == nil {
+			f.heads = append(f.heads, head)
+			w.Advance(f.op.Off, int64(len(f.op.Buf)), f.heads)
+		}
+	}
+	if err != nil {
+		f.seg.store.log.Warn("no checkpoint", "file", f.seg.name, "err", err)
+	}
+	f.end = w.End()
+	f.idle = !ok || err != nil
+	return !f.idle
 }
 
 // room makes the stage at least n bytes long, which it is unless a trimmed frame

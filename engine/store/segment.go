@@ -37,6 +37,7 @@ type Segment struct {
 	blocks  int64 // where it ended when it was made; set once
 	flushes fifo[*flush]
 	aloft   int64     // bytes in flushes
+	aside   bool      // one of flushes has no appends: a checkpoint's
 	end     fence.End // what is durable without a gap
 	drained gate      // released when a fencing segment has nothing in flight
 	latched chan struct{}
@@ -128,16 +129,15 @@ func (s *Segment) Bytes() uint64 {
 // commitTo moves the commit mark to f's end. The shard's mu is held.
 func (s *Segment) commitTo(f *flush) {
 	s.end = f.end
-	if f.records > 0 && s.watch.tailing() {
+	if len(f.heads) > 0 && s.watch.tailing() {
 		s.tail.add(f.op.Off, f.op.Buf)
 	}
 	s.durable.Store(f.end.Position)
 	s.commit.Store(f.end.Offset)
-	c := &s.store.count
-	c.appends.Add(uint64(len(f.heads)))
-	c.records.Add(f.records)
-	c.payloadBytes.Add(uint64(f.frames))
-	if f.records > 0 {
+	if c := &s.store.count; f.records > 0 {
+		c.appends.Add(uint64(len(f.heads)))
+		c.records.Add(f.records)
+		c.payloadBytes.Add(uint64(f.frames))
 		c.flushes.Add(1)
 		c.flushBytes.Add(uint64(len(f.op.Buf)))
 	}

@@ -237,6 +237,10 @@ func (sh *shard) choose() bool {
 			f := s.take(sh)
 			sh.inFlight++
 			sh.starting = append(sh.starting, f)
+			if sh.inFlight < sh.q.Depth() && s.wantsAside() {
+				sh.inFlight++
+				sh.starting = append(sh.starting, s.takeAside(sh))
+			}
 		}
 		if s.mayStart() {
 			later = append(later, s) // the queue is full; settleFlushes pumps again
@@ -287,6 +291,7 @@ func (sh *shard) advance(s *Segment) {
 	for s.flushes.len() > 0 && s.flushes.peek().settled {
 		f := s.flushes.pop()
 		s.aloft -= f.aloft
+		s.aside = s.aside && !f.aside
 		sh.inFlight--
 		s.broken = s.broken || f.op.Err != nil
 		for _, a := range f.appends {

@@ -19,20 +19,21 @@ import (
 
 // Options tune a Store; the zero value is production.
 type Options struct {
-	Shards       int           // append queues; 0 means 1
-	QueueDepth   int           // flushes in flight of one shard; 0 means 64
-	Flushes      int           // flushes in flight of one segment; 0 means 16
-	OverlapBytes int64         // what must wait before a further flush overlaps; 0 means 64 KiB
-	QueueBytes   int64         // what may wait on one segment; 0 means 32 MiB
-	SegmentBytes int64         // the size segments are prepared for; 0 means 64 MiB
-	PoolBytes    int64         // retired files kept for use again; 0 means 8 segments
-	ReserveBytes uint64        // free space below which appends are refused; 0 means 64 MiB
-	SpaceEvery   time.Duration // how often free space is looked at; 0 means 1 s
-	Recoveries   int           // segments recovered at a time; 0 means 8
-	Writer       uint64        // incarnation of this process, unique in the tree's life
-	Now          func() time.Time
-	FenceID      func() uint64
-	Logger       *slog.Logger
+	Shards          int           // append queues; 0 means 1
+	QueueDepth      int           // flushes in flight of one shard; 0 means 64
+	Flushes         int           // flushes in flight of one segment; 0 means 16
+	OverlapBytes    int64         // what must wait before a further flush overlaps; 0 means 64 KiB
+	QueueBytes      int64         // what may wait on one segment; 0 means 32 MiB
+	SegmentBytes    int64         // the size segments are prepared for; 0 means 64 MiB
+	PoolBytes       int64         // retired files kept for use again; 0 means 8 segments
+	ReserveBytes    uint64        // free space below which appends are refused; 0 means 64 MiB
+	SpaceEvery      time.Duration // how often free space is looked at; 0 means 1 s
+	CheckpointBytes int64         // what recovery of an open segment may have to read, about; 0 means 8 MiB
+	Recoveries      int           // segments recovered at a time; 0 means 8
+	Writer          uint64        // incarnation of this process, unique in the tree's life
+	Now             func() time.Time
+	FenceID         func() uint64
+	Logger          *slog.Logger
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -56,7 +57,7 @@ func (o Options) withDefaults() (Options, error) {
 		var n atomic.Uint64
 		o.FenceID = func() uint64 { return n.Add(1) }
 	}
-	if min(o.Shards, o.Flushes, o.QueueDepth, o.Recoveries) < 0 || min(o.QueueBytes, o.SegmentBytes, o.OverlapBytes, int64(o.SpaceEvery)) < 0 {
+	if min(o.Shards, o.Flushes, o.QueueDepth, o.Recoveries) < 0 || min(o.QueueBytes, o.SegmentBytes, o.OverlapBytes, o.CheckpointBytes, int64(o.SpaceEvery)) < 0 {
 		return o, fmt.Errorf("store: negative option: %+v", o)
 	}
 	return o, nil
@@ -143,7 +144,7 @@ func (s *Store) prepare() error {
 		return fmt.Errorf("store: sync the data directory: %w", err)
 	}
 	pool, err := segfile.NewPool(s.disk, segfile.PoolOptions{
-		SegmentBytes: s.opts.SegmentBytes, MaxBytes: s.opts.PoolBytes,
+		SegmentBytes: s.opts.SegmentBytes, MaxBytes: s.opts.PoolBytes, CheckpointBytes: s.opts.CheckpointBytes,
 	})
 	if err != nil {
 		return err
