@@ -120,7 +120,7 @@ func Open(dir string, o Options) (*Engine, error) {
 
 func (e *Engine) open() error {
 	d, err := disk.Open(filepath.Join(e.dir, "log"), disk.Options{
-		Engine: e.opts.IO, ArenaBytes: e.opts.ArenaBytes, RawWait: e.opts.RawWait, OpenFiles: e.opts.OpenFiles / 2,
+		Engine: e.opts.IO, ArenaBytes: e.opts.ArenaBytes, RawWait: e.opts.RawWait, OpenFiles: e.opts.OpenFiles / 2, TouchLater: true,
 	})
 	if err != nil {
 		return err
@@ -325,7 +325,11 @@ func (e *Engine) isClosing() bool {
 }
 
 // Opened says what Open found.
-func (e *Engine) Opened() Opened { return e.report }
+func (e *Engine) Opened() Opened {
+	r := e.report
+	r.IO = e.store.Disk().Info() // what is done behind an Open is known later
+	return r
+}
 
 func (e *Engine) enlist(p *Producer) {
 	e.mu.Lock()

@@ -24,7 +24,7 @@ type Stats struct {
 // Stats returns the counts.
 func (e *Engine) Stats() Stats {
 	s := Stats{
-		IO: e.report.IO, Store: e.store.Stats(), Metadata: e.host.Stats(),
+		IO: e.store.Disk().Info(), Store: e.store.Stats(), Metadata: e.host.Stats(),
 		Fences: e.fences.n.Load(), FenceMax: time.Duration(e.fences.worst.Load()),
 		Arena: e.arena.Size(), ArenaUsed: e.arena.InUse(), Uptime: time.Since(e.start),
 	}

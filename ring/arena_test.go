@@ -44,6 +44,44 @@ func TestArena(t *testing.T) {
 	}
 }
 
+// An arena that is touched later is used meanwhile, and is whole in the end.
+func TestArenaTouchedLater(t *testing.T) {
+	a, err := MapArena(16 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, done := a.Bytes(), make(chan error)
+	go func() { done <- a.Touch(func() bool { return false }) }()
+	for i := range mem {
+		mem[i] = byte(i >> 12)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i := range mem {
+		if mem[i] != byte(i>>12) {
+			t.Fatalf("byte %d was changed", i)
+		}
+	}
+	if !a.Touched() {
+		t.Error("not touched")
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = MapArena(16 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if a.Touched() {
+		t.Log("this host has no way to touch memory that is in use, or 2 MiB pages reserved")
+	} else if err := a.Touch(func() bool { return true }); err != nil || a.Touched() {
+		t.Error("was told to stop", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What is cut off to align an arena is given back: arenas come and go without
 // leaving mappings behind.
 func TestArenaLeavesNothing(t *testing.T) {

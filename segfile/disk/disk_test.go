@@ -223,6 +223,56 @@ func TestC12ReadsBesideDirectWrites(t *testing.T) {
 	}
 }
 
+// An arena that is touched behind Open is used before and after it is registered.
+func TestTouchLater(t *testing.T) {
+	d, err := disk.Open(t.TempDir(), disk.Options{ArenaBytes: 8 << 20, TouchLater: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := d.NewQueue(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := d.Create("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf, ok := d.Arena().Alloc(disk.Block)
+	if !ok {
+		t.Fatal("no memory")
+	}
+	want := make([]byte, 0, 300*disk.Block)
+	for i := range 300 { // some of it before, most of it after
+		for j := range buf {
+			buf[j] = byte(i + j)
+		}
+		want = append(want, buf...)
+		op := disk.Op{Kind: disk.Write, File: f, Buf: buf, Off: int64(i) * disk.Block, Done: func(*disk.Op) {}}
+		if err := errors.Join(q.Push(&op), q.Submit()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.Wait(1); err != nil || op.Err != nil {
+			t.Fatal(err, op.Err)
+		}
+	}
+	got := make([]byte, len(want))
+	if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Fatal("other bytes read than written", err)
+	}
+	d.Arena().Free(buf)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eager, err := disk.Open(t.TempDir(), disk.Options{ArenaBytes: 8 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eager.Close()
+	if have, want := d.Info(), eager.Info(); have.Registered != want.Registered || have.HugePages != want.HugePages {
+		t.Errorf("touched later: %+v, at once: %+v", have, want)
+	}
+}
+
 // A closed file leaves the ring's table, so that it frees its space when it is removed
 // and makes room for the next; those for which there is no room work all the same.
 func TestRegisteredFilesComeAndGo(t *testing.T) {

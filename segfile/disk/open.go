@@ -22,6 +22,7 @@ type Options struct {
 	Workers    int    // of a pool queue; 0 means 8
 	OpenFiles  int    // that are only read and keep their descriptor while nobody does; 0 means a quarter of the process's limit
 	RawWait    bool   // io_uring: wait without telling Go's scheduler (see ring.Options)
+	TouchLater bool   // touch and register the arena while the disk is in use already; Info changes when that is done
 	ReadOnly   bool   // for tools: the directory must exist, and nothing is written to see how it works
 }
 
@@ -74,6 +75,9 @@ func Open(dir string, o Options) (Disk, error) {
 			return nil, err
 		}
 	}
+	if !d.touched {
+		d.touching.Go(d.touch)
+	}
 	return d, nil
 }
 
@@ -107,20 +111,59 @@ func (d *osDisk) prepare() error {
 	if err := d.probe(); err != nil {
 		return err
 	}
-	memory, err := ring.NewArena(d.opts.ArenaBytes)
+	memory, err := ring.MapArena(d.opts.ArenaBytes)
 	if err != nil {
 		return fmt.Errorf("disk: %w", err)
 	}
 	d.memory, d.arena = memory, NewArena(memory.Bytes())
-	d.info.HugePages = memory.HugePages()
-	if !memory.HugePages() {
-		d.warn("I/O memory lies on 4 KiB pages, which costs speed from 64 KiB writes up: reserve 2 MiB pages (vm.nr_hugepages) or allow transparent ones")
+	if !d.opts.TouchLater || memory.Touched() {
+		err = d.touchAll()
 	}
-	err = d.choose()
+	if err == nil {
+		err = d.choose()
+	}
 	if err != nil {
 		memory.Close()
 	}
 	return err
+}
+
+// touchAll touches the arena and notes what it is like. It is not used yet, or mu is
+// held.
+func (d *osDisk) touchAll() error {
+	if err := d.memory.Touch(d.closing.Load); err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	d.touched, d.info.HugePages = true, d.memory.HugePages()
+	if !d.info.HugePages {
+		d.warn("I/O memory lies on 4 KiB pages, which costs speed from 64 KiB writes up: reserve 2 MiB pages (vm.nr_hugepages) or allow transparent ones")
+	}
+	return nil
+}
+
+// touch touches the arena while the disk is in use, and then registers it with the
+// rings that there are.
+func (d *osDisk) touch() {
+	err := d.memory.Touch(d.closing.Load)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	if err == nil {
+		err = d.touchAll() // it is touched: this takes no time
+	}
+	registered := false
+	for q := range d.queues {
+		if u, ok := q.(*ringQueue); ok && err == nil {
+			err = u.r.RegisterBuffer(d.arena.Bytes())
+			registered = err == nil
+		}
+	}
+	if err != nil {
+		d.explain(err.Error())
+	}
+	d.info.Registered = registered
 }
 
 func (d *osDisk) warn(text string) { d.info.Warnings = append(d.info.Warnings, text) }
@@ -142,7 +185,7 @@ func (d *osDisk) choose() error {
 	}
 	reason := ""
 	if report := ring.Probe(); report.Usable {
-		r, err := openRing(8, d.arena, d.opts.RawWait)
+		r, err := d.openRing(8)
 		if err == nil {
 			d.info.Engine, d.info.Registered = "io_uring", r.Info().Registered
 			if why := r.Info().Reason; why != "" {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,10 @@ type osDisk struct {
 	info   Info
 	align  int // what memory of a direct transfer must be aligned to
 
-	mu      sync.Mutex // guards what follows; never held across I/O on file contents
+	closing  atomic.Bool
+	touching sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows, and from Open on info and touched; never held across I/O on file contents
 	closed  bool
 	files   map[*osFile]bool     // not closed
 	named   map[string][]*osFile // those of them whose name is still theirs
@@ -38,6 +42,7 @@ type osDisk struct {
 	queues  map[Queue]bool
 	rings   [maxRings]*ring.Ring // of open queues, by index
 	locks   []*os.File
+	touched bool // the arena was
 }
 
 // osErr makes an error of the operating system an *OpError. The path in what the
@@ -357,7 +362,12 @@ func (d *osDisk) Lock(name string) error {
 }
 
 func (d *osDisk) Arena() *Arena { return d.arena }
-func (d *osDisk) Info() Info    { return d.info }
+
+func (d *osDisk) Info() Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
 
 func (d *osDisk) NewQueue(depth int) (Queue, error) {
 	if depth < 1 || depth > MaxDepth {
@@ -392,6 +402,8 @@ func (d *osDisk) Close() error {
 	queues, files, locks := d.queues, d.files, d.locks
 	d.queues, d.files, d.locks = map[Queue]bool{}, map[*osFile]bool{}, nil
 	d.mu.Unlock()
+	d.closing.Store(true)
+	d.touching.Wait()
 
 	var errs []error
 	for q := range queues {

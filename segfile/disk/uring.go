@@ -37,9 +37,14 @@ type ringSlot struct {
 }
 
 // openRing opens a ring with the arena and a table of files registered, or without
-// what the kernel refuses.
-func openRing(depth int, arena *Arena, rawWait bool) (*ring.Ring, error) {
-	o := ring.Options{Entries: uint32(depth), Buffers: [][]byte{arena.Bytes()}, Files: ringFiles, RawWait: rawWait}
+// what the kernel refuses. An arena that is not touched yet is registered later.
+func (d *osDisk) openRing(depth int) (*ring.Ring, error) {
+	o := ring.Options{Entries: uint32(depth), Files: ringFiles, RawWait: d.opts.RawWait}
+	if d.touched {
+		o.Buffers = [][]byte{d.arena.Bytes()}
+	} else {
+		o.Spare = int(d.arena.Size()>>30) + 1
+	}
 	r, err := ring.Open(o)
 	if err != nil && !errors.Is(err, ring.ErrUnavailable) {
 		o.Files = 0 // the limit of open files may be smaller than the table
@@ -50,7 +55,7 @@ func openRing(depth int, arena *Arena, rawWait bool) (*ring.Ring, error) {
 
 // newRingQueue makes a queue. The caller holds d.mu.
 func newRingQueue(d *osDisk, depth int) (*ringQueue, error) {
-	r, err := openRing(depth, d.arena, d.opts.RawWait)
+	r, err := d.openRing(depth)
 	if err != nil {
 		return nil, fmt.Errorf("disk: queue of depth %d: %w", depth, err)
 	}
@@ -61,6 +66,9 @@ func newRingQueue(d *osDisk, depth int) (*ringQueue, error) {
 		s.op.Tag = uint64(i)
 		s.op.Done = q.finish
 		q.free[i] = uint32(q.depth - 1 - i)
+	}
+	if r.Info().Registered {
+		d.info.Registered = true
 	}
 	for i := range d.rings {
 		if d.rings[i] == nil {
