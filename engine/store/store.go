@@ -29,7 +29,7 @@ type Options struct {
 	ReserveBytes    uint64        // free space below which appends are refused; 0 means 64 MiB
 	SpaceEvery      time.Duration // how often free space is looked at; 0 means 1 s
 	CheckpointBytes int64         // what recovery of an open segment may have to read, about; 0 means 8 MiB
-	Recoveries      int           // segments recovered at a time; 0 means 8
+	Recoveries      int           // segments recovered at a time; 0 means 32
 	Writer          uint64        // incarnation of this process, unique in the tree's life
 	Now             func() time.Time
 	FenceID         func() uint64
@@ -46,7 +46,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.PoolBytes = cmp.Or(o.PoolBytes, 8*o.SegmentBytes)
 	o.ReserveBytes = cmp.Or(o.ReserveBytes, 64<<20)
 	o.SpaceEvery = cmp.Or(o.SpaceEvery, time.Second)
-	o.Recoveries = cmp.Or(o.Recoveries, 8)
+	o.Recoveries = cmp.Or(o.Recoveries, 32)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
