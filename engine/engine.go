@@ -131,11 +131,13 @@ func (e *Engine) open() error {
 		return fmt.Errorf("engine: an arena of %d bytes is too small", e.opts.ArenaBytes)
 	}
 	e.lifeboat <- slab
-	id, err := e.openMeta()
+	id, err := readIdentity(d, filepath.Join(e.dir, "log"))
 	if err != nil {
 		return err
 	}
-	rec, err := e.openStore()
+	meta := make(chan error, 1)
+	go func() { meta <- e.openMeta(d, id) }() // while the store looks at its files
+	rec, err := e.openStore(func() error { return <-meta })
 	if err != nil {
 		return err
 	}
@@ -156,34 +158,30 @@ func (e *Engine) open() error {
 	return e.reconcile(rec)
 }
 
-// openMeta opens the metadata, before anything in the log is touched, and sees to it
+// openMeta opens the metadata, before anything in the log is changed, and sees to it
 // that the two belong together.
-func (e *Engine) openMeta() (*identity, error) {
-	id, err := readIdentity(e.disk, filepath.Join(e.dir, "log"))
-	if err != nil {
-		return nil, err
-	}
+func (e *Engine) openMeta(d disk.Disk, id *identity) (err error) {
 	o := host.Options{
 		Dir: filepath.Join(e.dir, "meta"), Vnodes: e.opts.Vnodes, Node: nodeID, Logger: e.log,
-		Form: func() error { return mayForm(e.disk, id, e.dir) },
+		Form: func() error { return mayForm(d, id, e.dir) },
 	}
 	if id != nil {
 		o.Seen = id.Opened
 	}
 	if e.host, err = host.Open(o); err != nil {
-		return nil, fromHost(err)
+		return fromHost(err)
 	}
-	e.report.Stop, err = e.belongs(e.disk, id)
-	return id, err
+	e.report.Stop, err = e.belongs(d, id)
+	return err
 }
 
-func (e *Engine) openStore() (rec *store.Recovery, err error) {
+func (e *Engine) openStore(may func() error) (rec *store.Recovery, err error) {
 	d := e.disk
 	e.disk = nil // the store closes it
 	e.store, rec, err = store.Open(d, store.Options{
 		Shards: e.opts.Shards, SegmentBytes: e.opts.SegmentBytes, PoolBytes: e.opts.PoolBytes,
 		QueueBytes: int64(e.opts.ArenaBytes), ReserveBytes: e.opts.ReserveBytes, SpaceEvery: e.opts.spaceEvery,
-		Writer: e.host.Incarnation(), Now: e.opts.now, FenceID: e.dice, Logger: e.log,
+		Now: e.opts.now, FenceID: e.dice, Logger: e.log, May: may,
 	}, e.opts.Progress)
 	return rec, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"sync"
@@ -44,56 +45,67 @@ type found struct {
 	dir  bool
 }
 
-// recover opens every segment file: first it looks at all of them, and writes
-// nothing, so that a tree it must not touch stays as it is; then it fences those
-// that were left open and mends latches and footers. Several at a time.
-func (s *Store) recover(report func(done, total int)) (*Recovery, error) {
+// survey is what was found of every file.
+type survey struct {
+	seen   []outcome
+	report func(done, total int)
+
+	mu   sync.Mutex // guards the following and the segments
+	rec  *Recovery
+	done int
+}
+
+// settle puts an outcome on record.
+func (r *survey) settle(s *Store, o *outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.file(r.rec, o)
+	r.done++
+	if r.report != nil {
+		r.report(r.done, len(r.seen))
+	}
+}
+
+// survey takes the tree and looks at every segment file, several at a time. It
+// writes nothing, so that a tree it must not touch stays as it is.
+func (s *Store) survey(report func(done, total int)) (*survey, error) {
+	if err := s.lock(); err != nil {
+		return nil, err
+	}
 	files, err := s.listFiles()
 	if err != nil {
 		return nil, err
 	}
-	rec := &Recovery{}
-	seen := make([]outcome, len(files))
-	var (
-		mu   sync.Mutex // guards rec, done and the segments
-		done int
-	)
-	settle := func(o *outcome) {
-		mu.Lock()
-		defer mu.Unlock()
-		s.file(rec, o)
-		done++
-		if report != nil {
-			report(done, len(files))
-		}
-	}
+	r := &survey{seen: make([]outcome, len(files)), report: report, rec: &Recovery{}}
 	err = s.each(len(files), func(i int) error {
 		o, err := s.lookAt(files[i])
 		if err != nil {
 			return err
 		}
-		seen[i] = o
+		r.seen[i] = o
 		if !o.unfinished() {
-			settle(&seen[i])
+			r.settle(s, &r.seen[i])
 		}
 		return nil
 	})
-	if err != nil {
-		return rec, err
-	}
+	return r, err
+}
+
+// recover fences the segments that were left open and mends latches and footers,
+// several at a time.
+func (s *Store) recover(r *survey) error {
 	s.lookAtSpace() // a fence takes some
-	err = s.each(len(files), func(i int) error {
-		o := &seen[i]
+	return s.each(len(r.seen), func(i int) error {
+		o := &r.seen[i]
 		if !o.unfinished() {
 			return nil
 		}
 		if err := s.finish(o); err != nil {
 			return err
 		}
-		settle(o)
+		r.settle(s, o)
 		return nil
 	})
-	return rec, err
 }
 
 // each calls do for 0 to n-1, several at a time, and returns the first error.
@@ -160,6 +172,9 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 func (s *Store) listFiles() ([]found, error) {
 	var files []found
 	topics, err := s.disk.List(segfile.TopicsDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a new tree
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store: list topics: %w", err)
 	}

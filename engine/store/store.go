@@ -30,10 +30,14 @@ type Options struct {
 	SpaceEvery      time.Duration // how often free space is looked at; 0 means 1 s
 	CheckpointBytes int64         // what recovery of an open segment may have to read, about; 0 means 8 MiB
 	Recoveries      int           // segments recovered at a time; 0 means 32
-	Writer          uint64        // incarnation of this process, unique in the tree's life
 	Now             func() time.Time
 	FenceID         func() uint64
 	Logger          *slog.Logger
+
+	// May is asked, once, after the tree was looked at and before anything in it is
+	// changed, whatever was found. An error refuses. Whoever has to find out whether
+	// the tree is the right one can so do it meanwhile.
+	May func() error
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -52,6 +56,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.May == nil {
+		o.May = func() error { return nil }
 	}
 	if o.FenceID == nil {
 		var n atomic.Uint64
@@ -92,12 +99,12 @@ type Store struct {
 }
 
 // Open takes the tree behind d, recovers what an earlier process left open, and
-// fences it. The Store owns d from then on, also after an error. report, which may
-// be nil, hears how far recovery is.
+// fences it. The Store owns d from then on, also after an error, but does not close
+// it before it has asked May. report, which may be nil, hears how far recovery is.
 func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Recovery, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
-		return nil, nil, errors.Join(err, d.Close())
+		return nil, nil, errors.Join(err, opts.May(), d.Close())
 	}
 	s := &Store{
 		disk: d, opts: opts, log: opts.Logger,
@@ -107,10 +114,7 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 		tight:    make(chan struct{}, 1),
 		quit:     make(chan struct{}),
 	}
-	if err := s.prepare(); err != nil {
-		return nil, nil, errors.Join(err, s.release())
-	}
-	rec, err := s.recover(report)
+	rec, err := s.start(report)
 	if err != nil {
 		return nil, nil, errors.Join(err, s.release())
 	}
@@ -124,14 +128,33 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 	return s, rec, nil
 }
 
-// prepare takes the lock, makes the directories, the pool and the queues.
-func (s *Store) prepare() error {
-	if err := s.disk.Lock(lockName); err != nil {
-		if errors.Is(err, disk.ErrLocked) {
-			return fmt.Errorf("%w: %w", ErrLocked, err)
-		}
-		return err
+// start looks at the tree, asks whether it may go on, and recovers. What May says
+// counts more than what was found: it may be the wrong tree.
+func (s *Store) start(report func(done, total int)) (*Recovery, error) {
+	r, err := s.survey(report)
+	if may := s.opts.May(); may != nil {
+		return nil, may
 	}
+	if err == nil {
+		err = s.prepare()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.rec, s.recover(r)
+}
+
+// lock takes the tree.
+func (s *Store) lock() error {
+	err := s.disk.Lock(lockName)
+	if errors.Is(err, disk.ErrLocked) {
+		err = fmt.Errorf("%w: %w", ErrLocked, err)
+	}
+	return err
+}
+
+// prepare makes the directories, the pool and the queues.
+func (s *Store) prepare() error {
 	if err := s.dropProbe(); err != nil {
 		return err // a crash left it, with the space it took
 	}
