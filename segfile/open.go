@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/record"
@@ -20,7 +21,7 @@ type opened struct {
 	why    string // what is wrong with the header
 	hdr    header
 	slots  slots
-	blocks []byte // the first five, zeros behind the end of the file
+	blocks []byte // the first five, zeros behind the end of the file; of firstBlocks
 
 	mark    record.Head // the start mark
 	hasMark bool
@@ -102,10 +103,12 @@ func openFile(d disk.Disk, name string, readOnly bool) (*opened, error) {
 	if o.size, err = f.Size(); err != nil {
 		return fail(err)
 	}
-	o.blocks = make([]byte, DataStart+block)
-	if _, err := f.ReadAt(o.blocks, 0); err != nil && !errors.Is(err, io.EOF) {
+	o.blocks = *firstBlocks.Get().(*[]byte)
+	n, err := f.ReadAt(o.blocks, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return fail(err)
 	}
+	clear(o.blocks[n:])
 	o.win = newWindow(d, f, o.size)
 
 	hdr, state, why := readHeader(o.blocks)
@@ -134,10 +137,25 @@ func openFile(d disk.Disk, name string, readOnly bool) (*opened, error) {
 	return o, nil
 }
 
-func (o *opened) close() error {
+// firstBlocks keeps memory for opened.blocks: a start opens every file.
+var firstBlocks = sync.Pool{New: func() any {
+	b := make([]byte, DataStart+block)
+	return &b
+}}
+
+// release gives the memory back and leaves the file open.
+func (o *opened) release() {
 	if o.win != nil {
 		o.win.close()
 	}
+	if b := o.blocks; b != nil {
+		o.blocks = nil
+		firstBlocks.Put(&b)
+	}
+}
+
+func (o *opened) close() error {
+	o.release()
 	return o.f.Close()
 }
 
