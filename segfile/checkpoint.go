@@ -206,7 +206,7 @@ func (r *recovery) resume() error {
 	r.v.tally = tally{next: end.Offset, bytes: end.Bytes, frames: f.frames, digest: f.digest, table: f.table, minTime: f.minTime, maxTime: f.maxTime}
 	r.v.tally.index.set(f.index)
 	r.v.tally.index.every = int64(le.Uint64(p[coEvery:]))
-	r.pos, r.next = at, end.Offset
+	r.restart(at, end.Offset)
 	r.lag, r.longest = int64(le.Uint64(p[coLag:])), int64(le.Uint64(p[coLongest:]))
 	r.prove(at + alignBlock(int64(h.FrameLen)))
 	return nil

@@ -291,15 +291,8 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 			hdr.recycled, hdr.stale = true, pf.salt
 		}
 	}
-	mark, err := startMark(&hdr, table)
+	b, pointer, err := birth(&hdr, table, ready)
 	if err != nil {
-		return fail(err)
-	}
-	pointer := DataStart + alignBlock(int64(len(mark)))
-	b := make([]byte, pointer+block)
-	hdr.put(b)
-	copy(b[DataStart:], mark)
-	if err := putPointer(b[pointer:], &hdr, 0); err != nil {
 		return fail(err)
 	}
 	if err := file.WriteAt(b, 0); err != nil {
@@ -320,10 +313,33 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 	p.poke()
 	p.mu.Unlock()
 	return &Writer{
-		d: p.d, pool: p, file: file, hdr: hdr, pos: int64(len(b)), latch: fence.NewLatch(m.Base),
+		d: p.d, pool: p, file: file, hdr: hdr, pos: pointer + block, latch: fence.NewLatch(m.Base),
 		tally: tally{next: m.Base, table: table},
 		check: checkpoints{pointer: pointer, every: p.o.CheckpointBytes},
 	}, nil
+}
+
+// headStart is how many bytes of zeros a new file begins with: the first flushes, and
+// the footer if no more come, need no new blocks then, which would take as long as the
+// write itself. Nobody counts on them: recovery takes the file for one that grew.
+const headStart = 8 * block
+
+// birth is what a segment's file begins with, and where in it the pointer lies. A file
+// that holds no blocks yet gets its head start.
+func birth(hdr *header, table *ProducerTable, ready bool) (b []byte, pointer int64, err error) {
+	mark, err := startMark(hdr, table)
+	if err != nil {
+		return nil, 0, err
+	}
+	pointer = DataStart + alignBlock(int64(len(mark)))
+	size := pointer + block
+	if !ready {
+		size += headStart
+	}
+	b = make([]byte, size)
+	hdr.put(b)
+	copy(b[DataStart:], mark)
+	return b, pointer, putPointer(b[pointer:], hdr, 0)
 }
 
 // scrap has a file removed that a failed Create left in an unknown state.

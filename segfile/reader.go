@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -15,7 +17,6 @@ import (
 type Reader struct {
 	d     disk.Disk
 	name  string
-	f     disk.File
 	hdr   header
 	latch fence.Latch
 	end   fence.End
@@ -26,6 +27,10 @@ type Reader struct {
 	cut    Cut
 	sums   footer // frames, digest and times
 	faults []*CorruptError
+
+	opening sync.Mutex // guards closed, and f becoming set; held while the file is opened
+	closed  bool
+	f       atomic.Pointer[disk.File] // nil until it is needed
 }
 
 // OpenReader opens a fenced segment file. End, index and producer table come from
@@ -43,7 +48,7 @@ func OpenReader(d disk.Disk, name string) (*Reader, error) {
 		o.close()
 		return nil, err
 	}
-	o.win.close()
+	o.release()
 	return r, nil
 }
 
@@ -51,7 +56,8 @@ func (o *opened) reader(d disk.Disk) (*Reader, error) {
 	if err := o.refuse(); err != nil {
 		return nil, err
 	}
-	r := &Reader{d: d, name: o.name, f: o.f, hdr: o.hdr}
+	r := &Reader{d: d, name: o.name, hdr: o.hdr}
+	r.f.Store(&o.f)
 	if o.verd == fileRestored {
 		r.faults = append(r.faults, &CorruptError{File: o.name, Reason: o.why})
 	}
@@ -98,8 +104,25 @@ func (v *Verdict) Open() (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{d: v.d, name: v.Name, f: f, hdr: v.hdr, latch: v.Latch, end: v.End, faults: v.Faults}
+	r := &Reader{d: v.d, name: v.Name, hdr: v.hdr, latch: v.Latch, end: v.End, faults: v.Faults}
+	r.f.Store(&f)
 	ft := v.tally.footer(v.hdr.Base, v.End.Position, v.Holes, v.Cut)
+	r.take(&ft)
+	return r, nil
+}
+
+// Reader reads a recovered file that [Verdict.Fence] has fenced, without reading back
+// what is known, through a file that it opens when that is needed.
+func (v *Verdict) Reader() (*Reader, error) {
+	if v.refusal != nil {
+		return nil, v.refusal
+	}
+	end, fenced := v.Latch.End()
+	if !fenced {
+		return nil, fmt.Errorf("%w: %s", ErrOpen, v.Name)
+	}
+	r := &Reader{d: v.d, name: v.Name, hdr: v.hdr, latch: v.Latch, end: end}
+	ft := v.tally.footer(v.hdr.Base, end.Position, v.Holes, v.Cut)
 	r.take(&ft)
 	return r, nil
 }
@@ -121,8 +144,27 @@ func (o *opened) footer(s slot) (footer, error) {
 func (r *Reader) Name() string { return r.name }
 func (r *Reader) Meta() Meta   { return r.hdr.Meta }
 
-// File is the file, for reads of the caller's own.
-func (r *Reader) File() disk.File { return r.f }
+// File is the file, for reads of the caller's own. A Reader of a Writer opens it when
+// it is first needed.
+func (r *Reader) File() (disk.File, error) {
+	if f := r.f.Load(); f != nil {
+		return *f, nil
+	}
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	if f := r.f.Load(); f != nil {
+		return *f, nil
+	}
+	if r.closed {
+		return nil, fmt.Errorf("segfile: %s: %w", r.name, disk.ErrClosed)
+	}
+	f, err := r.d.Open(r.name, true)
+	if err != nil {
+		return nil, fmt.Errorf("segfile: read a fenced segment: %w", err)
+	}
+	r.f.Store(&f)
+	return f, nil
+}
 
 // Latch is what the file's latch says.
 func (r *Reader) Latch() fence.Latch { return r.latch }
@@ -209,7 +251,11 @@ func (r *Reader) ReadFrames(dst []byte, pos int64) (frames []byte, next int64, e
 		}
 		break
 	}
-	frames, next, err = ReadFrames(r.f, r.hdr.Salt, dst, pos, limit)
+	f, err := r.File()
+	if err != nil {
+		return nil, pos, err
+	}
+	frames, next, err = ReadFrames(f, r.hdr.Salt, dst, pos, limit)
 	if next == limit.Position {
 		next = past
 	}
@@ -302,7 +348,15 @@ func Scan(r *Reader, fn func(pos int64, h record.Head, frame []byte) error) erro
 }
 
 // Close closes the file.
-func (r *Reader) Close() error { return r.f.Close() }
+func (r *Reader) Close() error {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	r.closed = true
+	if f := r.f.Load(); f != nil {
+		return (*f).Close()
+	}
+	return nil
+}
 
 // ReadFrames reads frames of a file from the one at pos into dst, up to end: what
 // [Reader.ReadFrames] does, for a segment that is open and whose readers may see

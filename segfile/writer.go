@@ -149,18 +149,14 @@ func (w *Writer) Fence(end fence.End, now int64, fenceID uint64) (fence.Latch, e
 	return latch, nil
 }
 
-// Reader reads the segment that the Writer has fenced, through a file of its own,
-// without reading back what the Writer knows.
+// Reader reads the segment that the Writer has fenced, without reading back what the
+// Writer knows, through a file of its own, which it opens when that is needed.
 func (w *Writer) Reader() (*Reader, error) {
 	end, fenced := w.latch.End()
 	if !fenced {
 		return nil, fmt.Errorf("%w: %s", ErrOpen, w.file.Name())
 	}
-	f, err := w.d.Open(w.file.Name(), true)
-	if err != nil {
-		return nil, fmt.Errorf("segfile: read a fenced segment: %w", err)
-	}
-	r := &Reader{d: w.d, name: w.file.Name(), f: f, hdr: w.hdr, latch: w.latch, end: end}
+	r := &Reader{d: w.d, name: w.file.Name(), hdr: w.hdr, latch: w.latch, end: end}
 	ft := w.tally.footer(w.hdr.Base, end.Position, nil, Cut{})
 	r.take(&ft)
 	return r, nil
@@ -201,7 +197,7 @@ func (w *Writer) Trim() error {
 
 func trim(f disk.File, end int64) error {
 	size, err := f.Size()
-	if err == nil && size > end {
+	if err == nil && size > end+headStart { // less is not worth it
 		err = f.Truncate(end)
 	}
 	if err != nil {

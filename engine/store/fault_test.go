@@ -321,7 +321,7 @@ func TestD01FullDisk(t *testing.T) {
 	total, free, err := d.Space()
 	must(t, err)
 	used := int64(total - free)
-	d.SetCapacity(used + 100<<10)
+	d.SetCapacity(used + 60<<10)
 	var stored []*batch
 	var refused error
 	for range 100 {

@@ -187,9 +187,13 @@ func (s *Segment) readThrough(r *segfile.Reader, trim func() error) (fence.End, 
 	}
 	s.store.tasks.Go(func() {
 		defer s.unuse()
-		// Off the caller's path: giving blocks back can take long.
+		// Off the caller's path: opening a file takes as long as half a write, giving
+		// blocks back can take long.
 		if err := trim(); err != nil {
 			s.store.log.Warn("cannot give unused blocks back", "file", s.name, "err", err)
+		}
+		if _, err := r.File(); err != nil { // whoever reads tries again, and is told
+			s.store.log.Warn("cannot open a fenced file", "file", s.name, "err", err)
 		}
 		if err := s.closeWriter(); err != nil { // one descriptor for a segment is enough
 			s.store.log.Warn("cannot close a fenced file", "file", s.name, "err", err)
@@ -201,7 +205,7 @@ func (s *Segment) readThrough(r *segfile.Reader, trim func() error) (fence.End, 
 // handle returns the file to read from.
 func (s *Segment) handle() (disk.File, error) {
 	if r := s.reader.Load(); r != nil {
-		return r.File(), nil
+		return r.File()
 	}
 	return s.writer.File(), nil
 }

@@ -337,7 +337,7 @@ func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
 func (sc *Scanner) open() (disk.File, error) {
 	f, err := sc.seg.handle()
 	if err != nil {
-		return nil, err
+		return nil, sc.seg.wrap(fmt.Errorf("%w: %w", ErrStorage, err))
 	}
 	sc.file = f
 	return f, nil

@@ -53,6 +53,33 @@ type survey struct {
 	mu   sync.Mutex // guards the following and the segments
 	rec  *Recovery
 	done int
+	dirs map[string]*dirSync
+}
+
+// dirSync is a directory's sync, which is done once.
+type dirSync struct {
+	mu   sync.Mutex // guards done; held across the sync
+	done bool
+}
+
+// syncDir makes the names in a directory durable: those that recovery found there
+// need it once for all.
+func (r *survey) syncDir(d disk.Disk, dir string) error {
+	r.mu.Lock()
+	one := r.dirs[dir]
+	if one == nil {
+		one = &dirSync{}
+		r.dirs[dir] = one
+	}
+	r.mu.Unlock()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.done {
+		return nil
+	}
+	err := d.SyncDir(dir)
+	one.done = err == nil
+	return err
 }
 
 // settle puts an outcome on record.
@@ -76,7 +103,7 @@ func (s *Store) survey(report func(done, total int)) (*survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &survey{seen: make([]outcome, len(files)), report: report, rec: &Recovery{}}
+	r := &survey{seen: make([]outcome, len(files)), report: report, rec: &Recovery{}, dirs: map[string]*dirSync{}}
 	err = s.each(len(files), func(i int) error {
 		o, err := s.lookAt(files[i])
 		if err != nil {
@@ -100,7 +127,7 @@ func (s *Store) recover(r *survey) error {
 		if !o.unfinished() {
 			return nil
 		}
-		if err := s.finish(o); err != nil {
+		if err := s.finish(r, o); err != nil {
 			return err
 		}
 		r.settle(s, o)
@@ -230,9 +257,9 @@ func (s *Store) lookAt(f found) (outcome, error) {
 }
 
 // finish writes what is missing.
-func (s *Store) finish(o *outcome) error {
+func (s *Store) finish(r *survey, o *outcome) error {
 	if o.open != nil {
-		return s.fenceLeftOpen(o)
+		return s.fenceLeftOpen(r, o)
 	}
 	if err := s.mend(o); err != nil {
 		s.log.Error("cannot mend a segment file", "file", o.seg.name, "err", err)
@@ -268,12 +295,12 @@ func (s *Store) mend(o *outcome) error {
 
 // fenceLeftOpen fences a segment that an earlier process left open. Without space for
 // that it stays open and takes nothing; what is in it can be read.
-func (s *Store) fenceLeftOpen(o *outcome) error {
+func (s *Store) fenceLeftOpen(sv *survey, o *outcome) error {
 	v := o.open
-	hardened, err := s.closeOff(v)
+	hardened, err := s.closeOff(sv, v)
 	if errors.Is(err, disk.ErrNoSpace) {
 		s.shrinkPool()
-		hardened, err = s.closeOff(v)
+		hardened, err = s.closeOff(sv, v)
 	}
 	if errors.Is(err, disk.ErrNoSpace) {
 		s.log.Error("no space to fence a segment that was left open: it is closed once there is some", "file", v.Name, "err", err)
@@ -284,7 +311,7 @@ func (s *Store) fenceLeftOpen(o *outcome) error {
 	if err != nil {
 		return fmt.Errorf("fence %s: %w", v.Name, storageError(err))
 	}
-	r, err := segfile.OpenReader(s.disk, v.Name)
+	r, err := v.Reader()
 	if err != nil {
 		return err
 	}
@@ -297,8 +324,8 @@ func (s *Store) fenceLeftOpen(o *outcome) error {
 
 // closeOff hardens and fences, and says whether it came through the first. A process
 // that died in the birth of the segment may have left a name that is not durable.
-func (s *Store) closeOff(v *segfile.Verdict) (hardened bool, err error) {
-	if err := s.disk.SyncDir(path.Dir(v.Name)); err != nil {
+func (s *Store) closeOff(r *survey, v *segfile.Verdict) (hardened bool, err error) {
+	if err := r.syncDir(s.disk, path.Dir(v.Name)); err != nil {
 		return false, err
 	}
 	if err := s.harden(v); err != nil {
@@ -344,7 +371,11 @@ func (s *Store) adoptOpen(v *segfile.Verdict, hardened bool, why error) (*Segmen
 		return nil, err
 	}
 	if !hardened {
-		if err := r.File().Sync(); err != nil {
+		f, err := r.File()
+		if err == nil {
+			err = f.Sync()
+		}
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("sync %s: %w", v.Name, storageError(err)), r.Close())
 		}
 	}
