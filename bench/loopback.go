@@ -175,7 +175,7 @@ func listenLoopback(network string) (l net.Listener, done func(), err error) {
 	return l, func() {
 		l.Close()
 		if dir != "" {
-			os.RemoveAll(dir)
+			removeAll(dir)
 		}
 	}, nil
 }

@@ -276,7 +276,9 @@ func (d *daemon) run(ctx context.Context) error {
 		d.log.Warn("not every request was answered in time", "error", e)
 	}
 	for range served {
-		<-failed
+		if e := <-failed; !errors.Is(e, server.ErrShutdown) {
+			err = errors.Join(err, e)
+		}
 	}
 	if e := d.engine.Close(); e != nil {
 		err = errors.Join(err, fmt.Errorf("closing the data directory: %w", e))

@@ -20,7 +20,7 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	made, err := c.hello(&steady{nc, c.opts.DialTimeout})
 	if err == nil {
 		err = c.sameLog(made)

@@ -73,7 +73,7 @@ type address struct {
 func parseAddress(s string, config *tls.Config) (address, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		if path == "" {
-			return address{}, fmt.Errorf("client: address %q: a path follows unix:", s)
+			return address{}, fmt.Errorf("client: address %q: there is no path behind unix:, as in unix:/run/ringfence", s)
 		}
 		return address{network: "unix", host: path}, nil
 	}
