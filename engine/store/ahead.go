@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	aheadBytes = 8 << 20 // what a scanner that reads ahead takes of the arena
+	aheadBytes = 8 << 20 // what a scanner that reads ahead takes of the arena, or twice that
 	cellBytes  = 1 << 20 // one of its reads
 	leadMax    = aheadBytes / 2
 )
@@ -85,14 +85,14 @@ func (sc *Scanner) startAhead(end int64) bool {
 	if _, err := sc.open(); err != nil {
 		return false
 	}
-	slab, ok := sc.seg.store.disk.Arena().Alloc(aheadBytes)
+	slab, ok := sc.slabAhead()
 	if !ok {
 		return false
 	}
 	lead := roundUp(max(sc.longest, 1), cellBytes)
 	start := sc.pos / disk.Block * disk.Block
 	a := &ahead{slab: slab, lead: lead, first: start, limit: roundUp64(end, disk.Block), next: start}
-	a.cells = make([]cell, (aheadBytes-lead)/cellBytes)
+	a.cells = make([]cell, (len(slab)-lead)/cellBytes)
 	for i := range a.cells {
 		c := &a.cells[i]
 		c.op.Done = func(*disk.Op) { c.done.Store(true) }
@@ -100,6 +100,19 @@ func (sc *Scanner) startAhead(end int64) bool {
 	sc.ahead = a
 	sc.refill()
 	return true
+}
+
+// slabAhead takes memory to read ahead in: twice the usual where that leaves half of
+// the arena to others, because a device that others use too serves those first who ask
+// for more.
+func (sc *Scanner) slabAhead() (b []byte, ok bool) {
+	arena := sc.seg.store.disk.Arena()
+	if 2*(arena.InUse()+2*aheadBytes) <= arena.Size() {
+		if b, ok = arena.Alloc(2 * aheadBytes); ok {
+			return b, true
+		}
+	}
+	return arena.Alloc(aheadBytes)
 }
 
 // refill starts a read into every cell whose bytes are all behind the scanner.
