@@ -49,6 +49,15 @@ type SetQuota struct {
 	Quota Quota
 }
 
+// ChangesAccess says whether a command can change what [State.Access] answers.
+func ChangesAccess(cmd Command) bool {
+	switch cmd.(type) {
+	case PutUser, DeleteUser, SetGrant, PutToken, DeleteToken, SetQuota:
+		return true
+	}
+	return false
+}
+
 func (c PutUser) apply(s *State) Reply {
 	switch {
 	case !ValidUserName(c.Name):

@@ -47,6 +47,8 @@ type Engine struct {
 	start  time.Time // monotonic
 	fences fenceStats
 	report Opened
+	access access // what the metadata knows of users
+	hasher *hasher
 
 	rolls chan struct{} // something may be owed; holds one
 	quit  chan struct{}
@@ -105,7 +107,7 @@ func Open(dir string, o Options) (*Engine, error) {
 	e := &Engine{
 		dir: dir, opts: o, log: o.Logger, start: time.Now(), lost: map[fence.SegmentID]error{},
 		rolls: make(chan struct{}, 1), quit: make(chan struct{}),
-		members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1),
+		hasher: newHasher(), members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1),
 	}
 	e.idle = sync.NewCond(&e.mu)
 	if err := e.open(); err != nil {
@@ -163,7 +165,7 @@ func (e *Engine) open() error {
 func (e *Engine) openMeta(d disk.Disk, id *identity) (err error) {
 	o := host.Options{
 		Dir: filepath.Join(e.dir, "meta"), Vnodes: e.opts.Vnodes, Node: nodeID, Logger: e.log,
-		Form: func() error { return mayForm(d, id, e.dir) },
+		Form: func() error { return mayForm(d, id, e.dir) }, Access: e.access.outdate,
 	}
 	if id != nil {
 		o.Seen = id.Opened

@@ -28,6 +28,13 @@ type (
 	GroupRange   = api.GroupRange
 
 	TopicError = api.TopicError
+
+	User         = api.User
+	UserOptions  = api.UserOptions
+	Grant        = api.Grant
+	Quota        = api.Quota
+	Token        = api.Token
+	TokenOptions = api.TokenOptions
 )
 
 // Header is a named value on a record: Key and Value, any bytes. A nil Value is not
@@ -100,6 +107,14 @@ var (
 	ErrBatchSent        = api.ErrBatchSent        // make a new one
 	ErrHalted           = api.ErrHalted           // a record was not stored: send all again with a new producer of its ID
 	ErrTimeout          = api.ErrTimeout          // it may still take effect
+
+	ErrNoSuchUser      = api.ErrNoSuchUser      // make it first
+	ErrUserExists      = api.ErrUserExists      // give it another password, or delete it first
+	ErrInvalidUser     = api.ErrInvalidUser     // 1 to 255 bytes of UTF-8 without control characters
+	ErrInvalidPassword = api.ErrInvalidPassword // 12 to 1024 bytes
+	ErrInvalidGrant    = api.ErrInvalidGrant    // the operation is not one of the kind's, or the pattern is none
+	ErrNoSuchGrant     = api.ErrNoSuchGrant
+	ErrNoSuchToken     = api.ErrNoSuchToken
 
 	ErrInvalidCursor = api.ErrInvalidCursor // start over from a group, a time, the start or the end
 	ErrForeignCursor = api.ErrForeignCursor // a topic made anew under the same name is another one

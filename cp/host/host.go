@@ -28,6 +28,10 @@ type Options struct {
 	// Whoever keeps data elsewhere can so notice that its metadata is gone.
 	Form func() error
 
+	// Access, if set, is called whenever what a vnode knows of users may have changed,
+	// before that is answered to anybody. It may not block, nor call the host.
+	Access func()
+
 	// Seen is the highest incarnation of this directory that the caller knows from
 	// what it keeps elsewhere. A directory that was opened fewer times was put back
 	// from a copy, which it cannot notice by itself, and is refused.
@@ -50,6 +54,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Form == nil {
 		o.Form = func() error { return nil }
+	}
+	if o.Access == nil {
+		o.Access = func() {}
 	}
 	return o, nil
 }

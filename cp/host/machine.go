@@ -44,6 +44,9 @@ func (m *machine) Update(entries []sm.Entry) (_ []sm.Entry, err error) {
 		reply := cp.Reply{Err: err}
 		if err == nil {
 			reply = m.state.Apply(cmd)
+			if cp.ChangesAccess(cmd) {
+				m.host.opts.Access()
+			}
 		}
 		entries[i].Result = sm.Result{Value: 1, Data: reply.Encode()}
 	}
@@ -98,6 +101,7 @@ func (m *machine) RecoverFromSnapshot(r io.Reader, _ []sm.SnapshotFile, _ <-chan
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state, m.size = state, c.n
+	m.host.opts.Access()
 	return nil
 }
 

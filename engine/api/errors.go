@@ -31,6 +31,17 @@ var (
 	ErrMismatch         = errors.New("log and metadata do not belong together") // put both back from one copy
 )
 
+// Refusals about users; test with errors.Is.
+var (
+	ErrNoSuchUser      = cp.ErrNoSuchUser                   // make it first
+	ErrUserExists      = cp.ErrUserExists                   // give it another password, or delete it first
+	ErrInvalidUser     = cp.ErrInvalidUser                  // 1 to 255 bytes of UTF-8 without control characters
+	ErrInvalidPassword = errors.New("password not allowed") // 12 to 1024 bytes
+	ErrInvalidGrant    = cp.ErrInvalidGrant                 // the operation is not one of the kind's, or the pattern is none
+	ErrNoSuchGrant     = errors.New("no such grant")        //
+	ErrNoSuchToken     = errors.New("no such token")        //
+)
+
 // Refusals of cursors; test with errors.Is.
 var (
 	ErrInvalidCursor = errors.New("cursor is not one of this program's")   // start over from a group, a time, the start or the end

@@ -1,0 +1,46 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/ringfence/ringfence/cp"
+)
+
+// access is a local copy of what the metadata knows of users, to ask about every
+// request. It is read anew by the first who asks after a change, so that nothing which
+// was answered before is overlooked.
+type access struct {
+	changes atomic.Uint64 // counted before they are answered
+
+	mu  sync.Mutex // held while the copy is made
+	now atomic.Pointer[accessView]
+}
+
+// accessView is the copy as it was when there had been so many changes, at least.
+type accessView struct {
+	*cp.Access
+	changes uint64
+}
+
+// outdate is called by the metadata, under the lock of its state.
+func (a *access) outdate() { a.changes.Add(1) }
+
+// accessNow is what is known of users. An error is not to be taken for nobody.
+func (e *Engine) accessNow() (*cp.Access, error) {
+	a := &e.access
+	if v := a.now.Load(); v != nil && v.changes == a.changes.Load() {
+		return v.Access, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	fresh := &accessView{changes: a.changes.Load()} // before the copy: a change meanwhile is looked at again
+	if v := a.now.Load(); v != nil && v.changes == fresh.changes {
+		return v.Access, nil
+	}
+	if err := e.host.ReadLocal(e.home(), func(s *cp.State) { fresh.Access = s.Access() }); err != nil {
+		return nil, fromHost(err)
+	}
+	a.now.Store(fresh)
+	return fresh.Access, nil
+}

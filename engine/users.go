@@ -1,0 +1,250 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
+)
+
+// PutUser makes a user who may do nothing but what o.Grants allows, or with o.Replace
+// gives one another password. Connections that are logged in stay. With password "" the
+// user has none, and logs in with a token or a certificate. Errors: ErrInvalidUser,
+// ErrInvalidPassword, ErrInvalidGrant, ErrUserExists, ErrNoSuchUser.
+func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptions) error {
+	if err := checkUser(name); err != nil {
+		return err
+	}
+	if n := len(password); n != 0 && (n < api.MinPassword || n > api.MaxPassword) {
+		return fmt.Errorf("user %q: %w: it has %d bytes, want %d to %d", name, ErrInvalidPassword, n, api.MinPassword, api.MaxPassword)
+	}
+	for _, g := range o.Grants {
+		if err := checkGrant(g); err != nil {
+			return ofUser(name, err)
+		}
+	}
+	cmd := cp.PutUser{Name: name, Grants: o.Grants, Replace: o.Replace, At: e.millis()}
+	if password != "" {
+		hash, err := e.hasher.hash(ctx, []byte(password))
+		if err != nil {
+			return ofUser(name, err)
+		}
+		cmd.Hash = hash
+	}
+	return ofUser(name, e.changeAccess(ctx, cmd))
+}
+
+// DeleteUser forgets a user with grants, tokens and quota. What his connections ask for
+// next is refused. Where nobody has to log in while there are no users, see
+// [AuthOptions], that holds again after the last one. Error: ErrNoSuchUser.
+func (e *Engine) DeleteUser(ctx context.Context, name string) error {
+	if _, err := e.user(ctx, name); err != nil {
+		return err
+	}
+	return ofUser(name, e.changeAccess(ctx, cp.DeleteUser{Name: name}))
+}
+
+// Users lists the users by name.
+func (e *Engine) Users(ctx context.Context) ([]User, error) {
+	a, err := e.accessFor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]User, 0, a.Len())
+	for u := range a.Users() {
+		list = append(list, User{
+			Name: u.Name, Password: len(u.Hash) > 0, Created: time.UnixMilli(u.Created), Changed: time.UnixMilli(u.Changed),
+			Grants: len(u.Grants), Tokens: len(u.Tokens), Quota: u.Quota,
+		})
+	}
+	return list, nil
+}
+
+// Grant allows a user something more; what he has already stays. [cp.Administrator]
+// allows everything. Whoever may change users can get there by himself. Errors:
+// ErrInvalidGrant, ErrNoSuchUser.
+func (e *Engine) Grant(ctx context.Context, user string, g Grant) error {
+	if err := checkGrant(g); err != nil {
+		return ofUser(user, err)
+	}
+	return ofUser(user, e.changeAccess(ctx, cp.SetGrant{User: user, Grant: g}))
+}
+
+// Revoke takes a grant back, for connections that are open as well. What other grants of
+// the user cover he still may. Errors: ErrInvalidGrant, ErrNoSuchUser, ErrNoSuchGrant.
+func (e *Engine) Revoke(ctx context.Context, user string, g Grant) error {
+	if err := checkGrant(g); err != nil {
+		return ofUser(user, err)
+	}
+	u, err := e.user(ctx, user)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(u.Grants, g) {
+		return ofUser(user, fmt.Errorf("%w: %v", ErrNoSuchGrant, g))
+	}
+	return ofUser(user, e.changeAccess(ctx, cp.SetGrant{User: user, Grant: g, Revoke: true}))
+}
+
+// Grants lists what a user was granted. Error: ErrNoSuchUser.
+func (e *Engine) Grants(ctx context.Context, user string) ([]Grant, error) {
+	u, err := e.user(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(u.Grants), nil
+}
+
+// tokenPrefix starts the secret of every token, so that one that leaked is recognised.
+const tokenPrefix = "rft_"
+
+const tokenSecretLen = 32
+
+// CreateToken makes a token of a user. Whoever has the secret, which nothing tells again,
+// is that user until the token is deleted or expires. Errors: ErrNoSuchUser.
+func (e *Engine) CreateToken(ctx context.Context, user string, o TokenOptions) (t Token, secret string, err error) {
+	if _, err := e.user(ctx, user); err != nil {
+		return t, "", err
+	}
+	b := make([]byte, len(cp.TokenID{})+tokenSecretLen)
+	rand.Read(b) // never fails
+	token := cp.Token{Sum: sha256.Sum256(b[len(cp.TokenID{}):]), Name: o.Name, Created: e.millis()}
+	copy(token.ID[:], b)
+	if !o.Expires.IsZero() {
+		if token.Expires = o.Expires.UnixMilli(); token.Expires <= token.Created {
+			return t, "", ofUser(user, fmt.Errorf("%w: it would expire at %v, which is over", cp.ErrInvalidToken, o.Expires))
+		}
+	}
+	if err := e.changeAccess(ctx, cp.PutToken{User: user, Token: token}); err != nil {
+		return t, "", ofUser(user, err)
+	}
+	return tokenOf(user, &token), tokenPrefix + base64.RawURLEncoding.EncodeToString(b), nil
+}
+
+// parseToken is the identity and the sum of a token's secret, false for what is none.
+func parseToken(secret string) (id cp.TokenID, sum [32]byte, ok bool) {
+	rest, ok := strings.CutPrefix(secret, tokenPrefix)
+	if !ok || len(rest) != base64.RawURLEncoding.EncodedLen(len(id)+tokenSecretLen) {
+		return id, sum, false
+	}
+	b, err := base64.RawURLEncoding.DecodeString(rest)
+	if err != nil {
+		return id, sum, false
+	}
+	copy(id[:], b)
+	return id, sha256.Sum256(b[len(id):]), true
+}
+
+func tokenOf(user string, t *cp.Token) Token {
+	out := Token{ID: hex.EncodeToString(t.ID[:]), User: user, Name: t.Name, Created: time.UnixMilli(t.Created)}
+	if t.Expires != 0 {
+		out.Expires = time.UnixMilli(t.Expires)
+	}
+	return out
+}
+
+// DeleteToken forgets a token; what was logged in with it may do nothing more. Error:
+// ErrNoSuchToken.
+func (e *Engine) DeleteToken(ctx context.Context, id string) error {
+	var want cp.TokenID
+	if n, err := hex.Decode(want[:], []byte(id[:min(len(id), 2*len(want))])); err != nil || n != len(want) || len(id) != 2*n {
+		return fmt.Errorf("token %q: %w: an identity has %d hex digits", abridged(id), ErrNoSuchToken, 2*len(want))
+	}
+	a, err := e.accessFor(ctx)
+	if err != nil {
+		return err
+	}
+	if _, t := a.Token(want); t == nil {
+		return fmt.Errorf("token %q: %w", id, ErrNoSuchToken)
+	}
+	return e.changeAccess(ctx, cp.DeleteToken{ID: want})
+}
+
+// Tokens lists a user's tokens, also those that have expired. Error: ErrNoSuchUser.
+func (e *Engine) Tokens(ctx context.Context, user string) ([]Token, error) {
+	u, err := e.user(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Token, 0, len(u.Tokens))
+	for i := range u.Tokens {
+		list = append(list, tokenOf(user, &u.Tokens[i]))
+	}
+	return list, nil
+}
+
+// SetQuota bounds what a user may produce through a server of this engine. Error:
+// ErrNoSuchUser.
+func (e *Engine) SetQuota(ctx context.Context, user string, q Quota) error {
+	return ofUser(user, e.changeAccess(ctx, cp.SetQuota{User: user, Quota: q}))
+}
+
+// accessFor is accessNow for a call of a program.
+func (e *Engine) accessFor(ctx context.Context) (*cp.Access, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	return e.accessNow()
+}
+
+func (e *Engine) user(ctx context.Context, name string) (*cp.User, error) {
+	a, err := e.accessFor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if u := a.User(name); u != nil {
+		return u, nil
+	}
+	return nil, ofUser(name, ErrNoSuchUser)
+}
+
+// changeAccess proposes a command about users, which the frontend knows nothing of.
+func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.end()
+	return fromHost(e.command("", cmd).Err)
+}
+
+// ofUser adds the user to an error.
+func ofUser(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("user %q: %w", abridged(name), err)
+}
+
+// checkUser refuses what cannot be a user's name.
+func checkUser(name string) error {
+	if cp.ValidUserName(name) {
+		return nil
+	}
+	return ofUser(name, fmt.Errorf("%w: it has 1 to %d bytes of UTF-8 without control characters", ErrInvalidUser, cp.MaxName))
+}
+
+// checkGrant refuses what cannot be granted.
+func checkGrant(g Grant) error {
+	if g.Valid() {
+		return nil
+	}
+	ops := g.Kind.Operations()
+	switch {
+	case ops == nil:
+		return fmt.Errorf("%w: of kind %v: want topic, group or cluster", ErrInvalidGrant, g.Kind)
+	case !slices.Contains(ops, g.Op):
+		return fmt.Errorf("%w: %v on a %v: want one of %v", ErrInvalidGrant, g.Op, g.Kind, ops)
+	case g.Kind == cp.OnCluster:
+		return fmt.Errorf("%w: pattern %q on the cluster: want *", ErrInvalidGrant, abridged(g.Pattern))
+	}
+	return fmt.Errorf("%w: pattern %q: want 1 to %d bytes of UTF-8 without control characters", ErrInvalidGrant, abridged(g.Pattern), cp.MaxName)
+}
