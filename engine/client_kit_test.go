@@ -25,7 +25,14 @@ func serve(t testing.TB, e *Engine) (addr string) {
 // serveFor serves an engine on loopback until stop is called.
 func serveFor(t testing.TB, e *Engine) (addr string, stop func()) {
 	t.Helper()
-	s, err := server.New(e.Backend(), server.Options{Logger: slog.New(slog.DiscardHandler)})
+	return serveWith(t, e, server.Options{})
+}
+
+// serveWith is serveFor with options.
+func serveWith(t testing.TB, e *Engine, o server.Options) (addr string, stop func()) {
+	t.Helper()
+	o.Logger = slog.New(slog.DiscardHandler)
+	s, err := server.New(e.Backend(), o)
 	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

@@ -27,11 +27,11 @@ func TestPythonClientAgainstServer(t *testing.T) {
 	e := open(t, t.TempDir(), Options{})
 	s, err := server.New(e.Backend(), server.Options{
 		Logger: slog.New(slog.DiscardHandler),
-		Authenticate: func(_ context.Context, mechanism, user string, secret []byte) (server.Identity, error) {
-			if mechanism != "password" || user != "ada" || string(secret) != "lovelace" {
+		Authenticate: func(_ context.Context, l server.Login) (server.Identity, error) {
+			if l.Mechanism != "password" || l.User != "ada" || string(l.Secret) != "lovelace" {
 				return server.Identity{}, errors.New("wrong")
 			}
-			return server.Identity{User: user}, nil
+			return server.Identity{User: l.User}, nil
 		},
 	})
 	must(t, err)

@@ -40,6 +40,7 @@ var (
 	ErrInvalidGrant    = cp.ErrInvalidGrant                 // the operation is not one of the kind's, or the pattern is none
 	ErrNoSuchGrant     = errors.New("no such grant")        //
 	ErrNoSuchToken     = errors.New("no such token")        //
+	ErrQuota           = errors.New("batch over the quota") // it has more than the user may send in a second: make smaller ones
 )
 
 // Refusals of cursors; test with errors.Is.

@@ -29,6 +29,7 @@ var (
 	ErrTimeout          = api.ErrTimeout // the outcome is not known: it may have taken effect, or still take it
 
 	ErrNoSuchPolicy = api.ErrNoSuchPolicy
+	ErrQuota        = api.ErrQuota // a batch has more than the user may send in a second
 
 	ErrInvalidCursor = api.ErrInvalidCursor
 	ErrForeignCursor = api.ErrForeignCursor
@@ -50,6 +51,7 @@ var meanings = map[wire.Code]error{
 	wire.CodeUnknownKey:         ErrUnsupported,
 	wire.CodeUnsupportedVersion: ErrUnsupported,
 	wire.CodeUnsupported:        ErrUnsupported,
+	wire.CodeQuotaTooSmall:      ErrQuota,
 	wire.CodeFrameTooLarge:      ErrRecordTooLarge,
 	wire.CodeNotAuthenticated:   ErrRefused,
 	wire.CodeInvalidCredentials: ErrRefused,

@@ -77,11 +77,14 @@ const maxSlots = 1 << 16
 
 func (c *Client) authenticate(nc net.Conn, in *bufio.Reader, mechanisms []string) error {
 	m := &wire.Authenticate{Mechanism: "password", User: c.opts.User, Secret: []byte(c.opts.Password)}
-	if c.opts.User == "" {
+	switch {
+	case c.opts.User == "" && c.opts.Password == "":
+		m.Mechanism = "certificate"
+	case c.opts.User == "":
 		m.Mechanism = "token"
 	}
 	switch {
-	case c.opts.Password == "":
+	case m.Mechanism == "certificate" && !slices.Contains(mechanisms, m.Mechanism), m.Mechanism == "password" && c.opts.Password == "":
 		return fmt.Errorf("%w: it wants credentials: set Options.User and Options.Password", ErrRefused)
 	case !slices.Contains(mechanisms, m.Mechanism):
 		return fmt.Errorf("%w: it takes %q to log in, not a %s", ErrRefused, mechanisms, m.Mechanism)

@@ -18,7 +18,7 @@ import (
 // asks for no credentials.
 type Options struct {
 	// User and Password are sent if the server asks for them. A Password without a
-	// User is a token.
+	// User is a token. Without either the certificate of TLS says who this is.
 	User, Password string
 	// TLS configures TLS, and asks for it where the address does not. ServerName is the
 	// address's host if it is empty.

@@ -45,6 +45,7 @@ type conn struct {
 	work     sync.WaitGroup // its goroutines besides reader and writer
 	meta     tasks
 	handles  handles
+	refusals atomic.Int64 // when a refusal was last told to Options.Audit, in nanoseconds
 	stopping struct {
 		sync.Mutex      // held while the deadline is set; innermost
 		stopped    bool // the reader gets no other deadline than the past

@@ -96,6 +96,9 @@ func (r *consumer) page(want uint32, most int64) (p page, err error) {
 	if r.broken != nil {
 		return p, r.broken
 	}
+	if err := r.allowed(); err != nil {
+		return p, err
+	}
 	if want == 0 {
 		want = defaultPage
 	}
@@ -128,6 +131,16 @@ func (r *consumer) page(want uint32, most int64) (p page, err error) {
 	r.cursor = p.Cursor
 	r.mu.Unlock()
 	return p, nil
+}
+
+// allowed asks whether the connection may read the topic, now: that can end at any time.
+func (r *consumer) allowed() error {
+	who := *r.c.who.Load()
+	err := r.c.s.allow(who, OpConsume, r.topic)
+	if err != nil {
+		r.c.refused(wire.KeyFetch, who, r.topic, err)
+	}
+	return err
 }
 
 // fits refuses a page that no frame of the protocol holds. The consumer is past it then

@@ -24,13 +24,15 @@ import (
 )
 
 // letIn knows two users, and whoever is slow until his time is over.
-func letIn(ctx context.Context, mechanism, user string, secret []byte) (Identity, error) {
+func letIn(ctx context.Context, l Login) (Identity, error) {
 	switch {
-	case user == "slow":
+	case l.User == "slow":
 		<-ctx.Done()
 		return Identity{}, ctx.Err()
-	case mechanism == "password" && (user == "u" || user == "v") && string(secret) == "right":
-		return Identity{User: user}, nil
+	case l.User == "locked":
+		return Identity{}, &wire.Error{Code: wire.CodeRateLimited, Detail: "later", RetryAfter: time.Minute}
+	case l.Mechanism == "password" && (l.User == "u" || l.User == "v") && string(l.Secret) == "right":
+		return Identity{User: l.User}, nil
 	}
 	return Identity{}, errors.New("no such user, or another secret")
 }
@@ -69,6 +71,7 @@ func TestLogin(t *testing.T) {
 		"a second hello": {wire.KeyHello, hello(wire.Magic, 1, 1), wire.CodeNotAuthenticated},
 		"produce":        {wire.KeyProduce, &wire.Produce{Producer: 1}, wire.CodeNotAuthenticated},
 		"wrong secret":   {wire.KeyAuthenticate, &wire.Authenticate{Mechanism: "password", User: "u", Secret: []byte("x")}, wire.CodeInvalidCredentials},
+		"locked out":     {wire.KeyAuthenticate, &wire.Authenticate{User: "locked"}, wire.CodeRateLimited},
 		"too slow":       {wire.KeyAuthenticate, &wire.Authenticate{User: "slow"}, wire.CodeInvalidCredentials},
 	} {
 		inBubble(t, Options{Authenticate: letIn}, func(w *world) {
@@ -134,12 +137,12 @@ func TestAllow(t *testing.T) {
 			{wire.KeySplitRange, &wire.SplitRange{Topic: "x"}, "alter x"},
 			{wire.KeyMergeRanges, &wire.MergeRanges{Topic: "x"}, "alter x"},
 			{wire.KeyBindPolicy, &wire.BindPolicy{Topic: "x"}, "alter x"},
-			{wire.KeySetPolicy, &wire.SetPolicy{Policy: &wire.Policy{}}, "policy "},
-			{wire.KeyDeletePolicy, &wire.DeletePolicy{}, "policy "},
-			{wire.KeyListPolicies, &wire.ListPolicies{}, "policies "},
+			{wire.KeySetPolicy, &wire.SetPolicy{Policy: &wire.Policy{}}, "define policies "},
+			{wire.KeyDeletePolicy, &wire.DeletePolicy{}, "define policies "},
+			{wire.KeyListPolicies, &wire.ListPolicies{}, "list policies "},
 			{wire.KeyOpenProducer, &wire.OpenProducer{Topic: "x"}, "produce x"},
 			{wire.KeyOpenConsumer, &wire.OpenConsumer{Topic: "x"}, "consume x"},
-			{wire.KeyCommit, &wire.Commit{Topic: "x"}, "commit x"},
+			{wire.KeyCommit, &wire.Commit{Topic: "x"}, "consume x"},
 		} {
 			asked = nil
 			c.refused(wire.CodePermissionDenied, tt.key, tt.m)
@@ -151,6 +154,12 @@ func TestAllow(t *testing.T) {
 			t.Errorf("listed %+v", m)
 		}
 		c.producer("mine")
+		asked = nil
+		c.refused(wire.CodePermissionDenied, wire.KeyCommit, &wire.Commit{Topic: "mine", Group: "g"})
+		c.refused(wire.CodePermissionDenied, wire.KeyOpenConsumer, &wire.OpenConsumer{Topic: "mine", Group: "g"})
+		if w := []string{"u consume mine", "u use group g", "u consume mine", "u use group g"}; !slices.Equal(asked, w) {
+			t.Errorf("asked %q, want %q", asked, w)
+		}
 	})
 }
 

@@ -2,6 +2,10 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -75,10 +79,10 @@ func (c *conn) greet(m *wire.Hello) (wire.Message, error) {
 		Version: wire.Version, Server: o.Name, Log: c.s.engine.Log(),
 		MaxFrame: wire.MaxFrame, MaxRequests: uint32(o.MaxRequests), IdleMs: uint32(o.IdleTimeout / time.Millisecond),
 	}
-	if o.Authenticate == nil {
+	if o.Authenticate == nil || o.Anonymous != nil && o.Anonymous() {
 		c.who.Store(&Identity{})
 	} else {
-		r.Authenticate, r.Mechanisms = true, o.Mechanisms
+		r.Authenticate, r.Mechanisms = true, c.mechanisms()
 	}
 	c.s.log.Debug("client connected", "connection", c.id, "client", m.Client)
 	return r, nil
@@ -90,14 +94,41 @@ func (c *conn) logIn(ctx context.Context, m *wire.Authenticate) (wire.Message, e
 	if c.s.opts.Authenticate == nil {
 		return nil, refusal(wire.CodeUnsupported, "nobody has to log in on this server")
 	}
-	who, err := c.s.opts.Authenticate(ctx, m.Mechanism, m.User, m.Secret)
+	who, err := c.s.opts.Authenticate(ctx, Login{
+		Mechanism: m.Mechanism, User: m.User, Secret: m.Secret, Remote: c.nc.RemoteAddr(), Connection: c.id, Certificate: c.certificate(),
+	})
 	if err != nil {
-		c.s.log.Info("login refused", "connection", c.id, "remote", c.nc.RemoteAddr().String(), "user", m.User, "error", err)
+		c.s.log.Debug("login refused", "connection", c.id, "remote", c.nc.RemoteAddr().String(), "user", m.User, "error", err)
+		if e := (*wire.Error)(nil); errors.As(err, &e) {
+			return nil, e
+		}
 		return nil, refusal(wire.CodeInvalidCredentials, "user or secret is wrong")
 	}
-	if old := c.who.Load(); old != nil && *old != who {
+	if old := c.who.Load(); old != nil && old.User != who.User {
 		return nil, refusal(wire.CodePermissionDenied, "the connection is %q's: open another one for %q", old.User, who.User)
 	}
 	c.who.Store(&who)
 	return &wire.AuthenticateReply{User: who.User}, nil
+}
+
+// certificate is what the client showed and the handshake verified, nil without.
+func (c *conn) certificate() *x509.Certificate {
+	t, ok := c.nc.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	chains := t.ConnectionState().VerifiedChains
+	if len(chains) == 0 {
+		return nil
+	}
+	return chains[0][0]
+}
+
+// mechanisms are the ways of this client to log in.
+func (c *conn) mechanisms() []string {
+	all := c.s.opts.Mechanisms
+	if c.certificate() != nil {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(m string) bool { return m == "certificate" })
 }

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -18,14 +20,27 @@ type Options struct {
 	// TLS, if set, is what every connection speaks from its first byte on.
 	TLS *tls.Config
 	// Authenticate checks who a client is; nil lets everybody in. ctx ends with the time
-	// that a client has to log in. What its error says is logged, not sent. The secret is
-	// valid during the call.
-	Authenticate func(ctx context.Context, mechanism, user string, secret []byte) (Identity, error)
+	// that a client has to log in. A *wire.Error is sent; what another error says is
+	// logged alone.
+	Authenticate func(ctx context.Context, l Login) (Identity, error)
+	// Anonymous says whether a client that connects now need not log in although there
+	// is Authenticate; nil: it must.
+	Anonymous func() bool
 	// Mechanisms are those that Authenticate knows; nil means "password" and "token".
+	// "certificate" is offered only to clients that showed one.
 	Mechanisms []string
-	// Allow answers nil if somebody may do something to a topic ("" where it is about none),
-	// and otherwise why not, which is sent. nil allows everything. It does not block.
-	Allow func(who Identity, op Op, topic string) error
+	// Allow answers nil if somebody may do something to what is named, see [Op], and
+	// otherwise why not, which is sent, a *wire.Error as it is. nil allows everything. It
+	// is asked about every request, those to produce and to fetch as well, and does not
+	// block.
+	Allow func(who Identity, op Op, name string) error
+	// Spend is told of the records and bytes of each frame before it is stored, and refuses
+	// it with a *wire.Error. It does not block; nil has no quotas.
+	Spend func(who Identity, records, bytes int) error
+	// Audit hears of requests that change what belongs to operators, done or not, and of
+	// what Allow refused: of one connection's requests to produce and to fetch, one refusal
+	// in a second. It is called by many goroutines.
+	Audit func(Event)
 	// Logger hears of what ends connections and of what fails inside; nil means
 	// slog.Default.
 	Logger *slog.Logger
@@ -53,12 +68,34 @@ type Options struct {
 	WriteTimeout time.Duration // for a client to take what it is sent, up to 1 MiB; 0 means 30 s
 }
 
+// Login is a client's word on who it is.
+type Login struct {
+	Mechanism   string
+	User        string
+	Secret      []byte // valid during the call
+	Remote      net.Addr
+	Connection  uint64
+	Certificate *x509.Certificate // that the client showed and that was verified; nil: none
+}
+
 // Identity is who a connection is logged in as.
 type Identity struct {
 	User string // "" where nobody has to log in
+	// Proof is what Authenticate wants Allow to know of how the client logged in.
+	Proof any
 }
 
-// Op is what somebody wants to do to a topic.
+// Event is something for the audit log.
+type Event struct {
+	User       string
+	Remote     net.Addr
+	Connection uint64
+	Request    wire.Key
+	About      string // the topic, policy, user or the like; with a group, "TOPIC/GROUP"
+	Err        error  // nil: it was done
+}
+
+// Op is what somebody wants to do, to a topic unless it says otherwise.
 type Op string
 
 // The operations that Options.Allow is asked about.
@@ -69,10 +106,28 @@ const (
 	OpAlter    Op = "alter"    // split, merge, roll, bind to a policy
 	OpProduce  Op = "produce"
 	OpConsume  Op = "consume"
-	OpCommit   Op = "commit"   // a group's position
-	OpPolicy   Op = "policy"   // define or delete a policy, which is about no topic
-	OpPolicies Op = "policies" // list them, likewise
+
+	OpUseGroup      Op = "use group"      // read its position, move it, take part; named is the group
+	OpDescribeGroup Op = "describe group" // likewise
+	OpDeleteGroup   Op = "delete group"   // likewise
+
+	OpPolicy   Op = "define policies" // also delete them; nothing is named
+	OpPolicies Op = "list policies"   // likewise
+	OpUsers    Op = "manage users"    // with their grants, tokens and quotas; likewise
 )
+
+// about is what an operation is about, in words.
+func (op Op) about(name string) string {
+	switch op {
+	case OpPolicy, OpPolicies:
+		return "policies"
+	case OpUsers:
+		return "users"
+	case OpUseGroup, OpDescribeGroup, OpDeleteGroup:
+		return fmt.Sprintf("group %q", name)
+	}
+	return fmt.Sprintf("topic %q", name)
+}
 
 // maxPage is the most bytes of frames that a page is asked for. A page with the largest
 // frame alone still fits wire.MaxFrame.

@@ -69,6 +69,11 @@ func (c *conn) produce(h wire.Head) error {
 	frame, err := c.receive(p, h.Raw())
 	if err == nil {
 		c.out.arrived()
+		if err = c.spend(frame.Bytes()); err != nil {
+			frame.Discard()
+		}
+	}
+	if err == nil {
 		s := c.newSending(p, h.ID)
 		p.pending.Add(1)
 		if err = frame.Send(c.patience(), s.done); err == nil {
@@ -103,6 +108,9 @@ func (c *conn) producerOf(h wire.Head) (*producer, error) {
 		p, err = c.handles.producer(handle, false)
 	}
 	if err == nil {
+		err = c.mayProduce(p)
+	}
+	if err == nil {
 		err = p.takes(h.Raw())
 	}
 	if err != nil {
@@ -110,6 +118,36 @@ func (c *conn) producerOf(h wire.Head) (*producer, error) {
 		return nil, c.skip(h.Raw())
 	}
 	return p, nil
+}
+
+// mayProduce asks whether the connection may write to the topic, now: that can end at
+// any time.
+func (c *conn) mayProduce(p *producer) error {
+	if c.s.opts.Allow == nil {
+		return nil
+	}
+	who := *c.who.Load()
+	err := c.s.allow(who, OpProduce, p.topic)
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		c.refused(wire.KeyProduce, who, p.topic, e)
+		if p.numbers && p.halted == nil {
+			p.halted = e
+		}
+	}
+	return err
+}
+
+// spend charges the quota of whoever sends a frame. How many records are in it the frame
+// says itself: if that is not true, it is not stored.
+func (c *conn) spend(frame []byte) error {
+	if c.s.opts.Spend == nil {
+		return nil
+	}
+	head, err := record.ParseHead(frame, 0)
+	if err != nil {
+		return nil // the engine refuses it, and says why
+	}
+	return c.s.opts.Spend(*c.who.Load(), int(head.Count), len(frame))
 }
 
 // takes says why a frame of n bytes is refused without a look at it.

@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strings"
 	"time"
 
@@ -52,6 +52,7 @@ func (c *conn) start(h wire.Head, m any) error {
 	who := *c.who.Load()
 	c.meta.add(func() {
 		r, err := c.answer(h.Key, who, m)
+		c.audit(h.Key, who, m, err)
 		if err != nil {
 			c.fail(h, err)
 			return
@@ -127,19 +128,15 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 }
 
 // allow asks the hook.
-func (s *Server) allow(who Identity, op Op, topic string) error {
+func (s *Server) allow(who Identity, op Op, name string) error {
 	if s.opts.Allow == nil {
 		return nil
 	}
-	err := s.opts.Allow(who, op, topic)
-	if err == nil {
-		return nil
+	err := s.opts.Allow(who, op, name)
+	if e := (*wire.Error)(nil); err == nil || errors.As(err, &e) {
+		return err
 	}
-	about := fmt.Sprintf("topic %q", topic)
-	if topic == "" {
-		about = "policies"
-	}
-	return refusal(wire.CodePermissionDenied, "%s: %q may not %s: %s", about, who.User, op, err)
+	return refusal(wire.CodePermissionDenied, "%s: %q may not %s: %s", op.about(name), who.User, op, err)
 }
 
 // topic does what asks for nothing but a topic.
@@ -206,7 +203,7 @@ func (c *conn) openProducer(who Identity, m *wire.OpenProducer) (wire.Message, e
 }
 
 func (c *conn) openConsumer(who Identity, m *wire.OpenConsumer) (wire.Message, error) {
-	if err := c.s.allow(who, OpConsume, m.Topic); err != nil {
+	if err := c.mayConsume(who, m.Topic, m.Group); err != nil {
 		return nil, err
 	}
 	from := api.From{Kind: api.FromKind(m.From), Cursor: m.Cursor, Time: time.UnixMilli(m.TimeMs)}
@@ -226,9 +223,21 @@ func (c *conn) openConsumer(who Identity, m *wire.OpenConsumer) (wire.Message, e
 	return &wire.OpenConsumerReply{Consumer: c.handles.addConsumer(r), Cursor: cursor}, nil
 }
 
+// mayConsume asks whether somebody may read a topic, as a group if one is named.
+func (c *conn) mayConsume(who Identity, topic, group string) error {
+	err := c.s.allow(who, OpConsume, topic)
+	if err == nil && group != "" {
+		err = c.s.allow(who, OpUseGroup, group)
+	}
+	return err
+}
+
 func (c *conn) lag(m *wire.Lag) (wire.Message, error) {
 	r, err := c.handles.consumer(m.Consumer, false)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.allowed(); err != nil {
 		return nil, err
 	}
 	cursor := m.Cursor
@@ -240,7 +249,7 @@ func (c *conn) lag(m *wire.Lag) (wire.Message, error) {
 }
 
 func (c *conn) commit(ctx context.Context, who Identity, m *wire.Commit) (wire.Message, error) {
-	if err := c.s.allow(who, OpCommit, m.Topic); err != nil {
+	if err := c.mayConsume(who, m.Topic, m.Group); err != nil {
 		return nil, err
 	}
 	if m.Member != "" || m.Generation != 0 {

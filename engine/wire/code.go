@@ -16,6 +16,7 @@ const (
 	CodePermissionDenied   Code = 7
 	CodeInternal           Code = 8
 	CodeUnsupported        Code = 9
+	CodeQuotaTooSmall      Code = 10
 	CodeNoSuchTopic        Code = 16
 	CodeTopicExists        Code = 17
 	CodeInvalidName        Code = 18
@@ -57,6 +58,7 @@ var codeNames = map[Code]string{
 	CodePermissionDenied:   "permission_denied",
 	CodeInternal:           "internal",
 	CodeUnsupported:        "unsupported",
+	CodeQuotaTooSmall:      "quota_too_small",
 	CodeNoSuchTopic:        "no_such_topic",
 	CodeTopicExists:        "topic_exists",
 	CodeInvalidName:        "invalid_name",

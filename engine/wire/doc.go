@@ -81,8 +81,8 @@
 // The client speaks first: Hello, with its magic and the range of versions it speaks;
 // this page is version 1. The reply says which version is spoken from there on, and
 // whether Authenticate has to succeed before anything else is taken: then its mechanism
-// is "password", with user and secret, or "token", with the secret alone, if
-// mechanisms has it. All this has to be done within seconds. A client that may not come
+// is "password", with user and secret, "token", with the secret alone, or "certificate",
+// with neither, for the one shown to TLS, if mechanisms has it. All this has to be done within seconds. A client that may not come
 // in is told why and cut off.
 //
 // log names the log behind the server. A cursor means something there alone, so a client
@@ -163,6 +163,7 @@
 //	     7 permission_denied     the user may not do this
 //	     8 internal              none of the other codes; the server's log knows more
 //	     9 unsupported           this server does not do that
+//	    10 quota_too_small       the request is larger than the user's quota of a whole second
 //	    16 no_such_topic
 //	    17 topic_exists
 //	    18 invalid_name          a topic, group or policy cannot be called this

@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/client"
+	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// guarded serves an engine to those who log in.
+func guarded(t *testing.T, e *Engine, o AuthOptions, so server.Options) (addr string) {
+	t.Helper()
+	e.Authenticator(o).Guard(&so)
+	addr, stop := serveWith(t, e, so)
+	t.Cleanup(stop)
+	return addr
+}
+
+func dialAs(t *testing.T, addr, user, password string, config *tls.Config) (*client.Client, error) {
+	t.Helper()
+	c, err := client.Dial(within(t), addr, client.Options{
+		User: user, Password: password, TLS: config, Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience,
+	})
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+func TestLoginOverTheNetwork(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	addr := guarded(t, e, AuthOptions{Open: true}, server.Options{})
+	early, err := dialAs(t, addr, "", "", nil)
+	must(t, err)
+	must(t, early.CreateTopic(ctx, "open", TopicOptions{}))
+	must(t, e.PutUser(ctx, "admin", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
+	is(t, early.CreateTopic(ctx, "closed", TopicOptions{}), client.ErrRefused, "there are users now")
+	_, err = dialAs(t, addr, "", "", nil)
+	is(t, err, client.ErrRefused, "it wants credentials")
+	_, err = dialAs(t, addr, "admin", rightSecret+"x", nil)
+	is(t, err, client.ErrRefused, "user or secret is wrong")
+	_, err = dialAs(t, addr, "", "rft_wrong", nil)
+	is(t, err, client.ErrRefused)
+	c, err := dialAs(t, addr, "admin", rightSecret, nil)
+	must(t, err)
+	must(t, c.CreateTopic(ctx, "closed", TopicOptions{}))
+	_, secret, err := e.CreateToken(ctx, "admin", TokenOptions{})
+	must(t, err)
+	c, err = dialAs(t, addr, "", secret, nil)
+	must(t, err)
+	must(t, c.DeleteTopic(ctx, "closed"))
+
+	for range failuresMost {
+		_, err = dialAs(t, addr, "other", "wrong", nil)
+		is(t, err, client.ErrRefused)
+	}
+	_, err = dialAs(t, addr, "other", "wrong", nil)
+	is(t, err, wire.CodeRateLimited, "locked out")
+	var we *wire.Error
+	if !errors.As(err, &we) || we.RetryAfter < lockFirst/2 {
+		t.Errorf("locked out, to try again in %v", we.RetryAfter)
+	}
+}
+
+// A permission that is taken back ends what an open connection does.
+func TestRevokedOnALiveConnection(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	newTopic(t, e, "orders")
+	write, read := Grant{Kind: cp.OnTopic, Op: cp.Produce, Pattern: "orders"}, Grant{Kind: cp.OnTopic, Op: cp.Consume, Pattern: "orders"}
+	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{write, read}}))
+	c, err := dialAs(t, guarded(t, e, AuthOptions{}, server.Options{}), "alice", rightSecret, nil)
+	must(t, err)
+	is(t, c.CreateTopic(ctx, "mine", TopicOptions{}), client.ErrRefused, `"alice" may not create`, `grant of "create" on topic`)
+	if list, err := c.Topics(ctx); err != nil || len(list) != 1 {
+		t.Errorf("lists %v, %v", list, err)
+	}
+	p, err := c.NewProducer(ProducerOptions{Topic: "orders"})
+	must(t, err)
+	r, err := c.NewConsumer(ConsumerOptions{Topic: "orders", From: FromStart()})
+	must(t, err)
+	defer r.Close()
+	_, err = p.Produce(ctx, Record{Value: []byte("1")})
+	must(t, err)
+	page, err := r.Poll(ctx, 10)
+	if err != nil || len(page.Records) != 1 {
+		t.Fatalf("read %+v, %v", page, err)
+	}
+	_, err = c.NewConsumer(ConsumerOptions{Topic: "orders", Group: "g"})
+	is(t, err, client.ErrRefused, `group "g"`)
+
+	must(t, e.Revoke(ctx, "alice", write))
+	_, err = p.Produce(ctx, Record{Value: []byte("2")})
+	is(t, err, client.ErrRefused, `may not produce`)
+	must(t, e.Revoke(ctx, "alice", read))
+	produce(t, newProducer(t, e, ProducerOptions{Topic: "orders"}), "k", "3") // which a fetch may be waiting for
+	_, err = r.Poll(ctx, 10)
+	is(t, err, client.ErrRefused, `may not consume`)
+	want(t, e, "orders", "1", "3")
+	_ = p.Close(ctx) // it was halted by the refusal
+}
+
+// Producers over their quota are held up, not refused; batches that can never be sent are.
+func TestQuotaOverTheNetwork(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	newTopic(t, e, "orders")
+	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.SetQuota(ctx, "alice", Quota{Records: 100, Bytes: 10_000}))
+	so := server.Options{}
+	e.Authenticator(AuthOptions{}).Guard(&so)
+	limited := make(chan struct{}, 1000)
+	spend := so.Spend
+	so.Spend = func(who server.Identity, records, bytes int) error {
+		err := spend(who, records, bytes)
+		if errors.Is(err, wire.CodeRateLimited) {
+			limited <- struct{}{}
+		}
+		return err
+	}
+	addr, stop := serveWith(t, e, so)
+	t.Cleanup(stop)
+	c, err := dialAs(t, addr, "alice", rightSecret, nil)
+	must(t, err)
+	p, err := c.NewProducer(ProducerOptions{Topic: "orders"})
+	must(t, err)
+	var list []string
+	for n := range 3 {
+		b, err := p.NewBatch(ctx, 8<<10)
+		must(t, err)
+		for i := range 70 {
+			list = append(list, string(text("%d", 70*n+i)))
+			must(t, b.Add(Record{Key: []byte("k"), Value: []byte(list[len(list)-1])}))
+		}
+		must(t, b.Send(ctx, func(_ Placement, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}))
+	}
+	must(t, p.Flush(ctx))
+	want(t, e, "orders", list...)
+	if len(limited) == 0 {
+		t.Error("210 records at 100 a second, and nobody was held up")
+	}
+	b, err := p.NewBatch(ctx, 32<<10)
+	must(t, err)
+	must(t, b.Add(Record{Value: []byte(strings.Repeat("x", 20_000))}))
+	told := make(chan error, 1)
+	must(t, b.Send(ctx, func(_ Placement, err error) { told <- err }))
+	is(t, <-told, client.ErrQuota, "raise the quota")
+	_ = p.Close(ctx) // it was halted by the refusal
+}
+
+// issue makes a certificate, signed by another one or by itself.
+func issue(t *testing.T, name string, by *tls.Certificate) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: by == nil, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := c, key
+	if by != nil {
+		parent, signer = by.Leaf, by.PrivateKey.(*ecdsa.PrivateKey)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	must(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	must(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// A certificate says who its client is, and one of somebody else's authority says nothing.
+func TestCertificatesNameUsers(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	must(t, e.PutUser(ctx, "robot", "", UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
+	ours, theirs := issue(t, "ours", nil), issue(t, "theirs", nil)
+	pool := x509.NewCertPool()
+	pool.AddCert(ours.Leaf)
+	addr := guarded(t, e, AuthOptions{Certificates: true}, server.Options{TLS: &tls.Config{
+		Certificates: []tls.Certificate{issue(t, "server", &ours)}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven,
+	}})
+	as := func(name string, by *tls.Certificate) *tls.Config {
+		c := &tls.Config{RootCAs: pool}
+		if name != "" {
+			c.Certificates = []tls.Certificate{issue(t, name, by)}
+		}
+		return c
+	}
+	c, err := dialAs(t, addr, "", "", as("robot", &ours))
+	must(t, err)
+	must(t, c.CreateTopic(ctx, "t", TopicOptions{}))
+	_, err = dialAs(t, addr, "", "", as("nobody", &ours))
+	is(t, err, client.ErrRefused)
+	_, err = dialAs(t, addr, "", "", as("robot", &theirs))
+	if err == nil {
+		t.Error("a certificate of another authority was taken")
+	}
+	_, err = dialAs(t, addr, "", "", as("", nil))
+	is(t, err, client.ErrRefused, "it wants credentials")
+	c, err = dialAs(t, addr, "alice", rightSecret, as("robot", &ours)) // who has a password may be somebody else
+	must(t, err)
+	must(t, c.DeleteTopic(ctx, "t"))
+	must(t, e.DeleteUser(context.Background(), "robot"))
+	_, err = dialAs(t, addr, "", "", as("robot", &ours))
+	is(t, err, client.ErrRefused)
+}

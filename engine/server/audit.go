@@ -1,0 +1,71 @@
+package server
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// auditEvery is how often the refusals of one connection's fetches and frames are told: a
+// client may repeat them as fast as it likes.
+const auditEvery = time.Second
+
+// audit tells what became of a request that is one of operators, or that was refused.
+func (c *conn) audit(key wire.Key, who Identity, m any, err error) {
+	if c.s.opts.Audit == nil {
+		return
+	}
+	about, ofOperators := subject(key, m)
+	if ofOperators || denied(err) {
+		c.tell(key, who, about, err)
+	}
+}
+
+// refused tells of a refusal that may come again and again.
+func (c *conn) refused(key wire.Key, who Identity, about string, err error) {
+	if c.s.opts.Audit == nil || !denied(err) {
+		return
+	}
+	now, last := time.Now().UnixNano(), c.refusals.Load()
+	if now-last >= int64(auditEvery) && c.refusals.CompareAndSwap(last, now) {
+		c.tell(key, who, about, err)
+	}
+}
+
+func (c *conn) tell(key wire.Key, who Identity, about string, err error) {
+	c.s.opts.Audit(Event{User: who.User, Remote: c.nc.RemoteAddr(), Connection: c.id, Request: key, About: about, Err: err})
+}
+
+func denied(err error) bool {
+	return errors.Is(err, wire.CodePermissionDenied) || errors.Is(err, wire.CodeNotAuthenticated)
+}
+
+// subject is what a request is about, and whether it changes what belongs to operators.
+func subject(key wire.Key, m any) (about string, ofOperators bool) {
+	switch m := m.(type) {
+	case *wire.CreateTopic:
+		return m.Topic, true
+	case *wire.Topic:
+		return m.Topic, key != wire.KeyDescribeTopic
+	case *wire.SplitRange:
+		return m.Topic, true
+	case *wire.MergeRanges:
+		return m.Topic, true
+	case *wire.BindPolicy:
+		return m.Topic, true
+	case *wire.SetPolicy:
+		return m.Policy.Name, true
+	case *wire.DeletePolicy:
+		return m.Name, true
+	case *wire.Commit:
+		return m.Topic + "/" + m.Group, m.Reset
+	case *wire.Group:
+		return m.Topic + "/" + m.Group, false
+	case *wire.OpenProducer:
+		return m.Topic, false
+	case *wire.OpenConsumer:
+		return m.Topic, false
+	}
+	return "", false
+}
