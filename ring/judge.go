@@ -12,9 +12,8 @@ const (
 )
 
 // judge says what a slot's last result means: the bytes moved in all, the error, and
-// whether to submit what is left. follower means that the request stands behind
-// another one in its chain, which did what was asked.
-func (s *slot) judge(closing, follower bool) (n int32, err error, again bool) {
+// whether to submit what is left. Those before it in its chain did what was asked.
+func (s *slot) judge(closing bool) (n int32, err error, again bool) {
 	switch {
 	case s.parked && !s.final:
 		if closing {
@@ -22,18 +21,20 @@ func (s *slot) judge(closing, follower bool) (n int32, err error, again bool) {
 		}
 		return 0, nil, true
 	case s.res < 0:
-		return s.refused(closing, follower)
+		return s.refused(closing)
 	case s.op.Code == Write || s.op.Code == Read:
 		return s.advance(closing)
 	}
 	return 0, nil, false
 }
 
-// refused judges an errno. The kernel cancels a follower also when the one before it
-// merely ended early, so a follower that finds its predecessor done runs now.
-func (s *slot) refused(closing, follower bool) (int32, error, bool) {
+// refused judges an errno. A request that nobody here cancelled ends with ECANCELED if it
+// never began: the one before it in its chain ended early; the thread that submitted it
+// is gone; or the kernel could not start a worker for it, which a few signals in a row
+// do, as Go's preemption sends them. It did nothing, and is submitted again.
+func (s *slot) refused(closing bool) (int32, error, bool) {
 	errno := syscall.Errno(-s.res)
-	temporary := errno == syscall.EINTR || errno == syscall.EAGAIN || errno == syscall.ECANCELED && follower
+	temporary := errno == syscall.EINTR || errno == syscall.EAGAIN || errno == syscall.ECANCELED
 	if !temporary || s.final {
 		return int32(s.moved), errno, false
 	}

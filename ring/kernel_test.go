@@ -220,9 +220,10 @@ func TestE08KernelSignals(t *testing.T) {
 			ends = append(ends, 0) // until there were enough signals
 		}
 		err := r.Push(&Op{Code: Write, FD: int(file.Fd()), Buf: mem[:4096], Off: int64(n%256) * 4096, Tag: uint64(n), Done: func(op *Op) {
-			if op.Err == nil {
-				ends[op.Tag]++
+			if op.Err != nil {
+				t.Errorf("write %d: %v", op.Tag, op.Err)
 			}
+			ends[op.Tag]++
 		}})
 		if err == nil {
 			n++

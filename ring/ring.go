@@ -15,10 +15,11 @@
 //
 // A ring promises that every accepted request gets exactly one Done; that a
 // transfer which ended early goes on from a block boundary of the file, with the
-// same bytes; that EINTR, EAGAIN and EBUSY are dealt with, boundedly; that no more
-// than Depth requests are in flight; and that after Close the kernel holds none of
-// the buffers. It never turns a failure into a success: a request that was
-// cancelled or refused has an error, and its outcome is unknown. Done must neither
+// same bytes; that EINTR, EAGAIN, EBUSY and the kernel's giving up of what never began
+// are dealt with, boundedly; that no more than Depth requests are in flight; and that
+// after Close the kernel holds none of the buffers. It never turns a failure into a
+// success: a request that failed, or that Close gave up, has an error, and its outcome
+// is unknown. Done must neither
 // block nor panic; it may push and submit.
 package ring
 
@@ -74,7 +75,7 @@ type Stats struct {
 	Enters    uint64 // system calls that submitted
 	Waits     uint64 // system calls that waited
 	Resumed   uint64 // transfers that ended early and went on
-	Retried   uint64 // requests refused with EINTR or EAGAIN and submitted again
+	Retried   uint64 // requests refused with EINTR or EAGAIN, or never begun, and submitted again
 	Refused   uint64 // submissions the kernel put off: EAGAIN, EBUSY, EINTR
 	Overflows uint64 // times the kernel held completions back for want of room
 	Stale     uint64 // completions that belonged to no request in flight

@@ -119,7 +119,7 @@ func TestE01FakeRefusesUnaligned(t *testing.T) {
 // EINTR and EAGAIN of any request are not the caller's business, up to a bound.
 func TestE07PerRequestEINTRAndEAGAIN(t *testing.T) {
 	mem := memory(t, 8192)
-	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.EAGAIN} {
+	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.EAGAIN, syscall.ECANCELED} {
 		for times := range maxTries + 2 {
 			for _, op := range []*Op{
 				{Code: Write, FD: 3, Buf: mem}, {Code: Read, FD: 3, Buf: mem}, {Code: Sync, FD: 3},
@@ -155,7 +155,7 @@ func TestE07PerRequestEINTRAndEAGAIN(t *testing.T) {
 // Any other errno is the caller's: reported as it is, once, and not tried again.
 func TestErrnoIsReported(t *testing.T) {
 	mem := memory(t, 4096)
-	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EBADF, syscall.EFAULT, syscall.ECANCELED, syscall.EDQUOT, syscall.EROFS} {
+	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EBADF, syscall.EFAULT, syscall.EDQUOT, syscall.EROFS} {
 		r, f := newFake(t, Options{}, 8192)
 		f.onRequest = func(int, request) verdict { return verdict{errno: errno} }
 		if op := do(t, r, &Op{Code: Write, FD: 3, Buf: mem}); op.Err != errno || op.Res != 0 || len(f.trace) != 1 {

@@ -154,7 +154,7 @@ func (r *Ring) settle(head uint32) int {
 	for i := head; i != none; {
 		s := &r.slots[i]
 		next := s.next
-		n, err, again := s.judge(closing, i != head)
+		n, err, again := s.judge(closing)
 		switch {
 		case broken:
 			n, err = 0, syscall.ECANCELED
