@@ -12,11 +12,13 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/client"
 	"github.com/ringfence/ringfence/engine/server"
 	"github.com/ringfence/ringfence/engine/wire"
@@ -221,4 +223,59 @@ func TestCertificatesNameUsers(t *testing.T) {
 	must(t, e.DeleteUser(context.Background(), "robot"))
 	_, err = dialAs(t, addr, "", "", as("robot", &ours))
 	is(t, err, client.ErrRefused)
+}
+
+// A client administers users as a linked program does, with the same errors; only who may.
+func TestAdministrationOverTheNetwork(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	must(t, e.PutUser(ctx, "admin", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{}))
+	addr := guarded(t, e, AuthOptions{}, server.Options{})
+	other, err := dialAs(t, addr, "alice", rightSecret, nil)
+	must(t, err)
+	is(t, other.Grant(ctx, "alice", cp.Administrator), client.ErrRefused, "manage users")
+	is(t, other.PutUser(ctx, "bob", rightSecret, UserOptions{}), client.ErrRefused)
+	admin, err := dialAs(t, addr, "admin", rightSecret, nil)
+	must(t, err)
+	for name, a := range map[string]api.Access{"linked": e, "client": admin} {
+		t.Run(name, func(t *testing.T) {
+			g := Grant{Kind: cp.OnTopic, Op: cp.Produce, Pattern: "orders*"}
+			must(t, a.PutUser(ctx, name, rightSecret, UserOptions{Grants: []Grant{g}}))
+			is(t, a.PutUser(ctx, name, rightSecret, UserOptions{}), ErrUserExists)
+			is(t, a.PutUser(ctx, name+"2", rightSecret, UserOptions{Replace: true}), ErrNoSuchUser)
+			is(t, a.PutUser(ctx, name, "short", UserOptions{Replace: true}), ErrInvalidPassword)
+			is(t, a.PutUser(ctx, "", rightSecret, UserOptions{}), ErrInvalidUser)
+			must(t, a.PutUser(ctx, name, "", UserOptions{Replace: true}))
+			must(t, a.SetQuota(ctx, name, Quota{Records: 7}))
+			users, err := a.Users(ctx)
+			must(t, err)
+			i := slices.IndexFunc(users, func(u User) bool { return u.Name == name })
+			if i < 0 || users[i].Password || users[i].Grants != 1 || users[i].Quota != (Quota{Records: 7}) || users[i].Created.IsZero() {
+				t.Errorf("users %+v", users)
+			}
+			must(t, a.Grant(ctx, name, cp.Administrator))
+			is(t, a.Grant(ctx, name, Grant{}), ErrInvalidGrant)
+			is(t, a.Grant(ctx, "nobody", g), ErrNoSuchUser)
+			must(t, a.Revoke(ctx, name, g))
+			is(t, a.Revoke(ctx, name, g), ErrNoSuchGrant)
+			if list, err := a.Grants(ctx, name); err != nil || !slices.Equal(list, []Grant{cp.Administrator}) {
+				t.Errorf("grants %v, %v", list, err)
+			}
+			_, err = a.Grants(ctx, "nobody")
+			is(t, err, ErrNoSuchUser)
+			expires := time.UnixMilli(time.Now().Add(time.Hour).UnixMilli())
+			tok, secret, err := a.CreateToken(ctx, name, TokenOptions{Name: "ci", Expires: expires})
+			must(t, err)
+			if _, err := dialAs(t, addr, "", secret, nil); err != nil || tok.User != name || !tok.Expires.Equal(expires) {
+				t.Errorf("token %+v: %v", tok, err)
+			}
+			if list, err := a.Tokens(ctx, name); err != nil || !slices.Equal(list, []Token{tok}) {
+				t.Errorf("tokens %+v, %v", list, err)
+			}
+			must(t, a.DeleteToken(ctx, tok.ID))
+			is(t, a.DeleteToken(ctx, tok.ID), ErrNoSuchToken)
+			must(t, a.DeleteUser(ctx, name))
+			is(t, a.DeleteUser(ctx, name), ErrNoSuchUser)
+		})
+	}
 }

@@ -20,14 +20,8 @@ import (
 // user has none, and logs in with a token or a certificate. Errors: ErrInvalidUser,
 // ErrInvalidPassword, ErrInvalidGrant, ErrUserExists, ErrNoSuchUser.
 func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptions) error {
-	if err := checkUser(name); err != nil {
-		return err
-	}
-	if n := len(password); n != 0 && (n < api.MinPassword || n > api.MaxPassword) {
-		return fmt.Errorf("user %q: %w: it has %d bytes, want %d to %d", name, ErrInvalidPassword, n, api.MinPassword, api.MaxPassword)
-	}
-	for _, g := range o.Grants {
-		if err := checkGrant(g); err != nil {
+	for _, err := range []error{api.CheckUser(name), api.CheckPassword(password), api.CheckGrants(o.Grants...)} {
+		if err != nil {
 			return ofUser(name, err)
 		}
 	}
@@ -72,7 +66,7 @@ func (e *Engine) Users(ctx context.Context) ([]User, error) {
 // allows everything. Whoever may change users can get there by himself. Errors:
 // ErrInvalidGrant, ErrNoSuchUser.
 func (e *Engine) Grant(ctx context.Context, user string, g Grant) error {
-	if err := checkGrant(g); err != nil {
+	if err := api.CheckGrants(g); err != nil {
 		return ofUser(user, err)
 	}
 	return ofUser(user, e.changeAccess(ctx, cp.SetGrant{User: user, Grant: g}))
@@ -81,7 +75,7 @@ func (e *Engine) Grant(ctx context.Context, user string, g Grant) error {
 // Revoke takes a grant back, for connections that are open as well. What other grants of
 // the user cover he still may. Errors: ErrInvalidGrant, ErrNoSuchUser, ErrNoSuchGrant.
 func (e *Engine) Revoke(ctx context.Context, user string, g Grant) error {
-	if err := checkGrant(g); err != nil {
+	if err := api.CheckGrants(g); err != nil {
 		return ofUser(user, err)
 	}
 	u, err := e.user(ctx, user)
@@ -222,29 +216,4 @@ func ofUser(name string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("user %q: %w", abridged(name), err)
-}
-
-// checkUser refuses what cannot be a user's name.
-func checkUser(name string) error {
-	if cp.ValidUserName(name) {
-		return nil
-	}
-	return ofUser(name, fmt.Errorf("%w: it has 1 to %d bytes of UTF-8 without control characters", ErrInvalidUser, cp.MaxName))
-}
-
-// checkGrant refuses what cannot be granted.
-func checkGrant(g Grant) error {
-	if g.Valid() {
-		return nil
-	}
-	ops := g.Kind.Operations()
-	switch {
-	case ops == nil:
-		return fmt.Errorf("%w: of kind %v: want topic, group or cluster", ErrInvalidGrant, g.Kind)
-	case !slices.Contains(ops, g.Op):
-		return fmt.Errorf("%w: %v on a %v: want one of %v", ErrInvalidGrant, g.Op, g.Kind, ops)
-	case g.Kind == cp.OnCluster:
-		return fmt.Errorf("%w: pattern %q on the cluster: want *", ErrInvalidGrant, abridged(g.Pattern))
-	}
-	return fmt.Errorf("%w: pattern %q: want 1 to %d bytes of UTF-8 without control characters", ErrInvalidGrant, abridged(g.Pattern), cp.MaxName)
 }

@@ -7,6 +7,7 @@ import "context"
 // it says Producer and Consumer here.
 type Log interface {
 	Admin
+	Access
 	NewProducer(ProducerOptions) (Producer, error)
 	NewConsumer(ConsumerOptions) (Consumer, error)
 	Close() error

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -33,6 +35,48 @@ const (
 	MinPassword = 12
 	MaxPassword = 1024
 )
+
+// CheckUser refuses what cannot be a user's name.
+func CheckUser(name string) error {
+	if cp.ValidUserName(name) {
+		return nil
+	}
+	return fmt.Errorf("%w: it has 1 to %d bytes of UTF-8 without control characters", ErrInvalidUser, cp.MaxName)
+}
+
+// CheckPassword refuses what cannot be a user's password; "" is none.
+func CheckPassword(password string) error {
+	if n := len(password); n != 0 && (n < MinPassword || n > MaxPassword) {
+		return fmt.Errorf("%w: it has %d bytes, want %d to %d", ErrInvalidPassword, n, MinPassword, MaxPassword)
+	}
+	return nil
+}
+
+// CheckGrants refuses what cannot be granted.
+func CheckGrants(grants ...Grant) error {
+	for _, g := range grants {
+		if err := checkGrant(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkGrant(g Grant) error {
+	if g.Valid() {
+		return nil
+	}
+	ops := g.Kind.Operations()
+	switch {
+	case ops == nil:
+		return fmt.Errorf("%w: of kind %v: want topic, group or cluster", ErrInvalidGrant, g.Kind)
+	case !slices.Contains(ops, g.Op):
+		return fmt.Errorf("%w: %v on a %v: want one of %v", ErrInvalidGrant, g.Op, g.Kind, ops)
+	case g.Kind == cp.OnCluster:
+		return fmt.Errorf("%w: a pattern of %d bytes on the cluster: want *", ErrInvalidGrant, len(g.Pattern))
+	}
+	return fmt.Errorf("%w: a pattern of %d bytes: want 1 to %d of UTF-8 without control characters", ErrInvalidGrant, len(g.Pattern), cp.MaxName)
+}
 
 // User sums a user up.
 type User struct {

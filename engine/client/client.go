@@ -29,7 +29,10 @@ type Client struct {
 	producers map[*Producer]struct{}
 }
 
-var _ api.Admin = (*Client)(nil)
+var (
+	_ api.Admin  = (*Client)(nil)
+	_ api.Access = (*Client)(nil)
+)
 
 // Dial connects to a server at "host:port", "tls://host:port" or "unix:/path". ctx and
 // Options.DialTimeout bound the first attempt, whose failure Dial answers; connections

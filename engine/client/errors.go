@@ -31,6 +31,14 @@ var (
 	ErrNoSuchPolicy = api.ErrNoSuchPolicy
 	ErrQuota        = api.ErrQuota // a batch has more than the user may send in a second
 
+	ErrNoSuchUser      = api.ErrNoSuchUser
+	ErrUserExists      = api.ErrUserExists
+	ErrInvalidUser     = api.ErrInvalidUser
+	ErrInvalidPassword = api.ErrInvalidPassword
+	ErrInvalidGrant    = api.ErrInvalidGrant
+	ErrNoSuchGrant     = api.ErrNoSuchGrant
+	ErrNoSuchToken     = api.ErrNoSuchToken
+
 	ErrInvalidCursor = api.ErrInvalidCursor
 	ErrForeignCursor = api.ErrForeignCursor
 	ErrCursorPastEnd = api.ErrCursorPastEnd
@@ -70,6 +78,10 @@ var meanings = map[wire.Code]error{
 	wire.CodeForeignCursor:      ErrForeignCursor,
 	wire.CodeCursorPastEnd:      ErrCursorPastEnd,
 	wire.CodeCursorOfOther:      ErrCursorOfOther,
+	wire.CodeNoSuchUser:         api.ErrNoSuchUser,
+	wire.CodeUserExists:         api.ErrUserExists,
+	wire.CodeNoSuchGrant:        api.ErrNoSuchGrant,
+	wire.CodeNoSuchToken:        api.ErrNoSuchToken,
 	wire.CodeOutOfSpace:         ErrOutOfSpace,
 	wire.CodeOverloaded:         ErrOverloaded,
 	wire.CodeOutcomeUnknown:     ErrTimeout,

@@ -36,6 +36,11 @@ var kinds = map[wire.Key]kind{
 	wire.KeyDescribeTopic: look,
 	wire.KeyListPolicies:  look,
 	wire.KeyLag:           look,
+	wire.KeyListUsers:     look,
+	wire.KeyListGrants:    look,
+	wire.KeyListTokens:    look,
+	wire.KeyGrant:         repeat, // to revoke is not: what is gone already is an error
+	wire.KeySetQuota:      repeat,
 	wire.KeyOpenProducer:  look, // under the same id
 	wire.KeyOpenConsumer:  look,
 	wire.KeyFetch:         look, // from the same cursor

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -58,6 +59,18 @@ func subject(key wire.Key, m any) (about string, ofOperators bool) {
 		return m.Policy.Name, true
 	case *wire.DeletePolicy:
 		return m.Name, true
+	case *wire.PutUser:
+		return m.User, true
+	case *wire.DeleteUser:
+		return m.User, true
+	case *wire.UserGrant:
+		return fmt.Sprintf("%s: %s", m.User, grantOf(m.Grant)), true
+	case *wire.CreateToken:
+		return m.User, true
+	case *wire.DeleteToken:
+		return m.Id, true
+	case *wire.SetQuota:
+		return fmt.Sprintf("%s: %d records/s, %d bytes/s", m.User, m.Quota.Records, m.Quota.Bytes), true
 	case *wire.Commit:
 		return m.Topic + "/" + m.Group, m.Reset
 	case *wire.Group:

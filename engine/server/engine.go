@@ -26,6 +26,8 @@ type Engine interface {
 	Policies(ctx context.Context) (map[string]api.Policy, error)
 	BindPolicy(ctx context.Context, topic, policy string) error
 
+	api.Access // who may do what
+
 	// OpenProducer opens a producer; with id 0 the engine draws one. The records of an
 	// unnumbered one have no sequences.
 	OpenProducer(topic string, id uint64, unnumbered bool) (Producer, error)

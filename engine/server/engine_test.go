@@ -15,6 +15,8 @@ import (
 // fakeEngine keeps frames in memory and does what a test tells it to do late or wrong.
 // A frame is one record of one range; a cursor is its offset in digits.
 type fakeEngine struct {
+	*fakeUsers
+
 	mu       sync.Mutex
 	topics   map[string]*fakeTopic
 	policies map[string]api.Policy
@@ -38,7 +40,7 @@ type fakeTopic struct {
 }
 
 func newFakeEngine() *fakeEngine {
-	return &fakeEngine{topics: map[string]*fakeTopic{}, policies: map[string]api.Policy{}, maxFrame: 9 << 20}
+	return &fakeEngine{fakeUsers: &fakeUsers{}, topics: map[string]*fakeTopic{}, policies: map[string]api.Policy{}, maxFrame: 9 << 20}
 }
 
 // set changes what the engine does.

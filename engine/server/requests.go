@@ -124,7 +124,7 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 	case *wire.Commit:
 		return c.commit(ctx, who, m)
 	}
-	return nil, refusal(wire.CodeUnsupported, "%s: this server does not do that", key)
+	return c.administer(ctx, key, who, m)
 }
 
 // allow asks the hook.

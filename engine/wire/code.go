@@ -35,6 +35,10 @@ const (
 	CodeCursorOfOther      Code = 35
 	CodeStaleGeneration    Code = 36
 	CodeUnknownMember      Code = 37
+	CodeNoSuchUser         Code = 48
+	CodeUserExists         Code = 49
+	CodeNoSuchGrant        Code = 50
+	CodeNoSuchToken        Code = 51
 
 	CodeOutOfSpace         Code = retryable | 1
 	CodeOverloaded         Code = retryable | 2
@@ -77,6 +81,10 @@ var codeNames = map[Code]string{
 	CodeCursorOfOther:      "cursor_of_other",
 	CodeStaleGeneration:    "stale_generation",
 	CodeUnknownMember:      "unknown_member",
+	CodeNoSuchUser:         "no_such_user",
+	CodeUserExists:         "user_exists",
+	CodeNoSuchGrant:        "no_such_grant",
+	CodeNoSuchToken:        "no_such_token",
 	CodeOutOfSpace:         "out_of_space",
 	CodeOverloaded:         "overloaded",
 	CodeOutcomeUnknown:     "outcome_unknown",

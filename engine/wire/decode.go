@@ -36,6 +36,18 @@ func complete(m any) {
 		for _, p := range m.Policies {
 			complete(p)
 		}
+	case *UserGrant:
+		m.Grant = orNew(m.Grant)
+	case *SetQuota:
+		m.Quota = orNew(m.Quota)
+	case *CreateTokenReply:
+		m.Token = orNew(m.Token)
+	case *ListUsersReply:
+		for _, u := range m.Users {
+			complete(u)
+		}
+	case *UserInfo:
+		m.Quota = orNew(m.Quota)
 	case *Policy:
 		m.MaxAge, m.MaxBytes = orNew(m.MaxAge), orNew(m.MaxBytes)
 		m.SegmentMaxAge, m.SegmentMaxBytes = orNew(m.SegmentMaxAge), orNew(m.SegmentMaxBytes)

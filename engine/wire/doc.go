@@ -52,6 +52,16 @@
 //	52 Subscribe      Subscribe       Done                any number, in each Page that is pushed
 //	53 Credit         Credit          none
 //	56 Commit         Commit          Done
+//	80 PutUser        PutUser         Done
+//	81 DeleteUser     DeleteUser      Done
+//	82 ListUsers      ListUsers       ListUsersReply
+//	83 Grant          UserGrant       Done
+//	84 Revoke         UserGrant       Done
+//	85 ListGrants     ListGrants      ListGrantsReply
+//	86 CreateToken    CreateToken     CreateTokenReply
+//	87 DeleteToken    DeleteToken     Done
+//	88 ListTokens     ListTokens      ListTokensReply
+//	89 SetQuota       SetQuota        Done
 //
 // The schema has messages for keys 64 to 69, groups with members, that are not served.
 //
@@ -148,6 +158,23 @@
 // has more, of that frame. A page without frames may come to say that the consumer has
 // caught up. A consumer with a subscription takes no Fetch.
 //
+// # Users
+//
+// What clients may do is granted to users: operations on topics, on groups, and on the
+// cluster, where everything else is. Producing and consuming, each Produce and each page,
+// takes what is granted at that moment; it fails with permission_denied, or with
+// not_authenticated where the user, or the token that was logged in with, is gone. To
+// consume as a group takes "consume" on the topic and on the group.
+//
+// Requests 80 to 89 take "users" on the cluster, with which a user can grant himself
+// anything. "all" on the cluster is an administrator's, who may do everything. The secret
+// of a token is told in the answer to CreateToken and never again.
+//
+// A Produce over the quota of its user fails with rate_limited, which says when to try
+// again, or with quota_too_small where no pause helps. Logins are limited as well: each
+// address has some in a minute, and after wrong passwords a user is locked out where they
+// came from. Both fail with rate_limited.
+//
 // # Errors
 //
 // A failure says code, what happened in words for people, and with retry_after_ms when to
@@ -182,6 +209,10 @@
 //	    35 cursor_of_other       other records are stored where it was made
 //	    36 stale_generation      the group has moved on without this member
 //	    37 unknown_member        the group does not have this member
+//	    48 no_such_user
+//	    49 user_exists
+//	    50 no_such_grant
+//	    51 no_such_token
 //	0x8001 out_of_space          nothing was stored; the disk is full
 //	0x8002 overloaded            too much is waiting
 //	0x8003 outcome_unknown       it may have been done, or yet be

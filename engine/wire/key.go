@@ -37,6 +37,16 @@ const (
 	KeyListGroups    Key = 67
 	KeyDescribeGroup Key = 68
 	KeyDeleteGroup   Key = 69
+	KeyPutUser       Key = 80
+	KeyDeleteUser    Key = 81
+	KeyListUsers     Key = 82
+	KeyGrant         Key = 83
+	KeyRevoke        Key = 84
+	KeyListGrants    Key = 85
+	KeyCreateToken   Key = 86
+	KeyDeleteToken   Key = 87
+	KeyListTokens    Key = 88
+	KeySetQuota      Key = 89
 )
 
 // exchange is a request and what comes back.
@@ -79,6 +89,16 @@ var exchanges = [...]exchange{
 	KeyListGroups:    {"ListGroups", &tableListGroups, &tableListGroupsReply, nil},
 	KeyDescribeGroup: {"DescribeGroup", &tableGroup, &tableDescribeGroupReply, nil},
 	KeyDeleteGroup:   {"DeleteGroup", &tableGroup, &tableDone, nil},
+	KeyPutUser:       {"PutUser", &tablePutUser, &tableDone, nil},
+	KeyDeleteUser:    {"DeleteUser", &tableDeleteUser, &tableDone, nil},
+	KeyListUsers:     {"ListUsers", &tableListUsers, &tableListUsersReply, nil},
+	KeyGrant:         {"Grant", &tableUserGrant, &tableDone, nil},
+	KeyRevoke:        {"Revoke", &tableUserGrant, &tableDone, nil},
+	KeyListGrants:    {"ListGrants", &tableListGrants, &tableListGrantsReply, nil},
+	KeyCreateToken:   {"CreateToken", &tableCreateToken, &tableCreateTokenReply, nil},
+	KeyDeleteToken:   {"DeleteToken", &tableDeleteToken, &tableDone, nil},
+	KeyListTokens:    {"ListTokens", &tableListTokens, &tableListTokensReply, nil},
+	KeySetQuota:      {"SetQuota", &tableSetQuota, &tableDone, nil},
 }
 
 // exchangeOf is nil for a key that is not in use.

@@ -64,6 +64,23 @@ type (
 	Group              = wirefb.GroupT
 	GroupRange         = wirefb.GroupRangeT
 	DescribeGroupReply = wirefb.DescribeGroupReplyT
+	Grant              = wirefb.GrantT
+	Quota              = wirefb.QuotaT
+	PutUser            = wirefb.PutUserT
+	DeleteUser         = wirefb.DeleteUserT
+	ListUsers          = wirefb.ListUsersT
+	UserInfo           = wirefb.UserInfoT
+	ListUsersReply     = wirefb.ListUsersReplyT
+	UserGrant          = wirefb.UserGrantT
+	ListGrants         = wirefb.ListGrantsT
+	ListGrantsReply    = wirefb.ListGrantsReplyT
+	CreateToken        = wirefb.CreateTokenT
+	TokenInfo          = wirefb.TokenInfoT
+	CreateTokenReply   = wirefb.CreateTokenReplyT
+	DeleteToken        = wirefb.DeleteTokenT
+	ListTokens         = wirefb.ListTokensT
+	ListTokensReply    = wirefb.ListTokensReplyT
+	SetQuota           = wirefb.SetQuotaT
 )
 
 // The tables of wirefb/wire.fbs for the verifier, fields in their order. A test holds
@@ -121,4 +138,21 @@ var (
 	tableGroup              = table{"Group", []field{text, text}, by((*wirefb.Group).UnPack)}
 	tableGroupRange         = table{"GroupRange", []field{byte4, byte8, byte8, byte8, byte8, text}, by((*wirefb.GroupRange).UnPack)}
 	tableDescribeGroupReply = table{"DescribeGroupReply", []field{text, byte8, texts, many(&tableGroupRange), byte8}, by((*wirefb.DescribeGroupReply).UnPack)}
+	tableGrant              = table{"Grant", []field{byte1, byte1, text}, by((*wirefb.Grant).UnPack)}
+	tableQuota              = table{"Quota", []field{byte8, byte8}, by((*wirefb.Quota).UnPack)}
+	tablePutUser            = table{"PutUser", []field{text, secret, byte1, many(&tableGrant)}, by((*wirefb.PutUser).UnPack)}
+	tableDeleteUser         = table{"DeleteUser", []field{text}, by((*wirefb.DeleteUser).UnPack)}
+	tableListUsers          = table{"ListUsers", []field{text, byte4}, by((*wirefb.ListUsers).UnPack)}
+	tableUserInfo           = table{"UserInfo", []field{text, byte1, byte8, byte8, byte4, byte4, one(&tableQuota)}, by((*wirefb.UserInfo).UnPack)}
+	tableListUsersReply     = table{"ListUsersReply", []field{many(&tableUserInfo), byte1}, by((*wirefb.ListUsersReply).UnPack)}
+	tableUserGrant          = table{"UserGrant", []field{text, one(&tableGrant)}, by((*wirefb.UserGrant).UnPack)}
+	tableListGrants         = table{"ListGrants", []field{text}, by((*wirefb.ListGrants).UnPack)}
+	tableListGrantsReply    = table{"ListGrantsReply", []field{many(&tableGrant)}, by((*wirefb.ListGrantsReply).UnPack)}
+	tableCreateToken        = table{"CreateToken", []field{text, text, byte8}, by((*wirefb.CreateToken).UnPack)}
+	tableTokenInfo          = table{"TokenInfo", []field{text, text, text, byte8, byte8}, by((*wirefb.TokenInfo).UnPack)}
+	tableCreateTokenReply   = table{"CreateTokenReply", []field{one(&tableTokenInfo), text}, by((*wirefb.CreateTokenReply).UnPack)}
+	tableDeleteToken        = table{"DeleteToken", []field{text}, by((*wirefb.DeleteToken).UnPack)}
+	tableListTokens         = table{"ListTokens", []field{text}, by((*wirefb.ListTokens).UnPack)}
+	tableListTokensReply    = table{"ListTokensReply", []field{many(&tableTokenInfo)}, by((*wirefb.ListTokensReply).UnPack)}
+	tableSetQuota           = table{"SetQuota", []field{text, one(&tableQuota)}, by((*wirefb.SetQuota).UnPack)}
 )

@@ -107,7 +107,8 @@ func TestTablesAreTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours := map[string]*table{"TopicInfo": &tableTopicInfo, "SegmentInfo": &tableSegmentInfo, "RangeInfo": &tableRangeInfo,
-		"Bound": &tableBound, "Policy": &tablePolicy, "Skip": &tableSkip, "GroupRange": &tableGroupRange}
+		"Bound": &tableBound, "Policy": &tablePolicy, "Skip": &tableSkip, "GroupRange": &tableGroupRange,
+		"Grant": &tableGrant, "Quota": &tableQuota, "UserInfo": &tableUserInfo, "TokenInfo": &tableTokenInfo}
 	for _, k := range everyMessage() {
 		ours[k.table.name] = k.table
 	}
