@@ -128,11 +128,6 @@ func (e *Engine) open() error {
 		return err
 	}
 	e.disk, e.arena, e.report.IO = d, d.Arena(), d.Info()
-	slab, ok := e.arena.Alloc(largestBatch(e.opts.ArenaBytes))
-	if !ok {
-		return fmt.Errorf("engine: an arena of %d bytes is too small", e.opts.ArenaBytes)
-	}
-	e.lifeboat <- slab
 	id, err := readIdentity(d, filepath.Join(e.dir, "log"))
 	if err != nil {
 		return err
@@ -143,6 +138,11 @@ func (e *Engine) open() error {
 	if err != nil {
 		return err
 	}
+	slab, ok := e.arena.Alloc(largestBatch(e.opts.ArenaBytes))
+	if !ok {
+		return fmt.Errorf("engine: an arena of %d bytes is too small", e.opts.ArenaBytes)
+	}
+	e.lifeboat <- slab
 	if err := e.mark(id, stateOpen); err != nil {
 		return err
 	}

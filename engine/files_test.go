@@ -247,6 +247,9 @@ func TestLocked(t *testing.T) {
 	newTopic(t, e, "t")
 	_, err := Open(dir, small(Options{}))
 	is(t, err, ErrLocked, dir)
+	if strings.Contains(err.Error(), "allocated") {
+		t.Errorf("an open that is refused keeps memory: %v", err)
+	}
 	out, err := child(t, "open", dir).Output()
 	if err == nil || !strings.Contains(string(out), ErrLocked.Error()) {
 		t.Fatalf("a second process: %v, %s", err, out)

@@ -124,7 +124,7 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 		// ended in order had closed it if it had a file.
 		clean := e.report.Stop == StopClean
 		if !clean {
-			e.log.Warn("segment has no file and is closed where it begins: if its file was removed, records are lost",
+			e.log.Warn("segment was announced and has no file, as a process leaves it that is killed before the first record: closed where it begins; had somebody removed the file, its records would be lost",
 				"segment", s.ID, "file", segfile.Name(s.ID), "offset", s.Start)
 		}
 		if seg, err = e.create(s.ID, e.store.CreateFromReserve); errors.Is(err, ErrDamaged) || errors.Is(err, ErrOutOfSpace) {

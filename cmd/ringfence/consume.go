@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/client"
 	"github.com/spf13/cobra"
 )
 
@@ -103,7 +104,7 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 			if jerr := json.NewEncoder(a.err).Encode(s); err == nil {
 				err = jerr
 			}
-		} else if err == nil {
+		} else {
 			fmt.Fprintf(a.err, "%s; go on with --from %s\n", plural(s.Records, "record"), s.Cursor)
 		}
 		return err
@@ -139,10 +140,15 @@ func (p *printer) run(ctx context.Context) error {
 			if !p.flags.follow {
 				break
 			}
-			if err := p.commit(ctx); err != nil { // shown before waiting
+			if err := p.commit(ctx); errors.Is(err, client.ErrUnavailable) {
+				continue
+			} else if err != nil { // shown before waiting
 				return err
 			}
 			page, err = p.c.Poll(ctx, p.want())
+		}
+		if p.flags.follow && errors.Is(err, client.ErrUnavailable) && ctx.Err() == nil {
+			continue // the client has waited, and says so; the server may come back
 		}
 		if err != nil {
 			return errors.Join(err, p.commit(ctx))

@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
@@ -38,10 +40,25 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	}
 	c, err := client.Dial(ctx, addr, o)
 	if err != nil {
-		return err
+		return howToConnect(addr, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return f(ctx, remoteLog{c})
+}
+
+// howToConnect adds what to do about a connection that failed.
+func howToConnect(addr string, err error) error {
+	var authority x509.UnknownAuthorityError
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &authority):
+		return fmt.Errorf("%w: name the authority of the server's certificate with --server-ca", err)
+	case errors.As(err, &alert):
+		return fmt.Errorf("%w: the server wants a certificate of its authority: give --client-cert and --client-key", err)
+	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://"):
+		return fmt.Errorf("%w: does it speak TLS? Then the address is tls://%s", err, addr)
+	}
+	return err
 }
 
 // serverAddress is the server that the command is about; "" means a data directory. The
@@ -81,7 +98,10 @@ func (f clientFlags) tls() (*tls.Config, error) {
 			return nil, usageError{fmt.Errorf("--server-ca: %s holds no certificate", f.ca)}
 		}
 	}
-	if f.cert != "" || f.key != "" {
+	if (f.cert == "") != (f.key == "") {
+		return nil, usageError{errors.New("a client's certificate takes both --client-cert and --client-key")}
+	}
+	if f.cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("--client-cert %q with --client-key %q: %w", f.cert, f.key, err)}

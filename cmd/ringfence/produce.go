@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/client"
 	"github.com/ringfence/ringfence/segfile/record"
 	"github.com/spf13/cobra"
 )
@@ -105,7 +106,7 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 		if err != nil {
 			return missingTopic(topic, ", or give --create", err)
 		}
-		r := &lineProducer{p: p, keyOf: keyOf, headers: headers, report: produceReport{Topic: topic, Producer: p.ID()}}
+		r := &lineProducer{p: p, keyOf: keyOf, headers: headers, named: f.producer != 0, report: produceReport{Topic: topic, Producer: p.ID()}}
 		input := newInterruptible(ctx, in)
 		defer input.end()
 		err = r.run(ctx, newLineReader(input, int(f.batch)), a.progress("produce "+topic, size, bytesText[int64]))
@@ -123,6 +124,7 @@ type lineProducer struct {
 	p       api.Producer
 	keyOf   func([]byte) []byte
 	headers []engine.Header
+	named   bool // the producer's id was given
 	report  produceReport
 
 	start      time.Time
@@ -178,11 +180,17 @@ func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 	}
 	s := r.report
 	s.Records, s.Duplicates, s.Bytes, s.Seconds = r.acked.Load(), r.duplicates.Load(), r.bytes.Load(), time.Since(r.start).Seconds()
+	if !r.named {
+		s.Duplicates = 0 // a drawn id has sent nothing before: the client sent again what a server had not answered
+	}
 	if s.Duplicates > 0 {
 		fmt.Fprintf(a.err, "ringfence: warning: %s\n", s.repeats())
 	}
 	if err != nil && ctx.Err() != nil && withoutCancel(err) == nil {
 		return told{fmt.Errorf("%w; %s acknowledged, on stable storage", errInterrupted, plural(s.Records, "record"))}
+	}
+	if err != nil && (client.Unknown(err) || errors.Is(err, client.ErrUnavailable)) {
+		err = fmt.Errorf("%w; store the same input again with --producer-id %d: what was stored is recognised", err, s.Producer)
 	}
 	if err != nil {
 		return told{fmt.Errorf("%s stored before this: %w", plural(s.Records, "record"), err)}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +23,14 @@ import (
 // ends. What it held is released by its deferred calls; its replica stands still,
 // which is what fail-stop means. dragonboat waits for that goroutine when it is
 // closed, so a failed host leaves some idle goroutines behind, see [Host.Close].
+
+// One of dragonboat's packages takes the standard log of the whole process for its own
+// when it is linked. It is given back before the program's own code runs.
+func init() {
+	log.SetFlags(log.LstdFlags)
+	log.SetPrefix("")
+	log.SetOutput(os.Stderr)
+}
 
 // hosts are the open ones.
 var hosts struct {
