@@ -20,6 +20,8 @@ type savedContext struct {
 	CA     string `json:"server_ca,omitempty"`
 	Cert   string `json:"client_cert,omitempty"`
 	Key    string `json:"client_key,omitempty"`
+	User   string `json:"user,omitempty"`
+	Secret string `json:"password_file,omitempty"` // where the user's password is, never the password
 }
 
 type contextFile struct {
@@ -104,6 +106,9 @@ func (a *app) useContext() error {
 	}
 	a.client.server = c.Server
 	a.client.ca, a.client.cert, a.client.key = cmp.Or(a.client.ca, c.CA), cmp.Or(a.client.cert, c.Cert), cmp.Or(a.client.key, c.Key)
+	if a.client.user == "" && a.client.passwordFile == "" && !a.hasCredentials() {
+		a.client.user, a.client.passwordFile = c.User, c.Secret
+	}
 	return nil
 }
 
@@ -129,11 +134,11 @@ func (a *app) contextAddCommand() *cobra.Command {
 			if a.client.server == "" || args[0] == "" {
 				return usageError{errors.New("which server? Give --server")}
 			}
-			c := savedContext{Server: a.client.server}
+			c := savedContext{Server: a.client.server, User: a.client.user}
 			for _, p := range []struct {
 				from string
 				to   *string
-			}{{a.client.ca, &c.CA}, {a.client.cert, &c.Cert}, {a.client.key, &c.Key}} {
+			}{{a.client.ca, &c.CA}, {a.client.cert, &c.Cert}, {a.client.key, &c.Key}, {a.client.passwordFile, &c.Secret}} {
 				if p.from == "" {
 					continue
 				}
@@ -230,7 +235,7 @@ func (a *app) reportContexts(f contextFile) error {
 			a.printf("no contexts; keep a server with 'ringfence context add NAME --server HOST:PORT'\n")
 			return
 		}
-		rows := [][]string{{"", "CONTEXT", "SERVER", "SERVER CA", "CLIENT CERT"}}
+		rows := [][]string{{"", "CONTEXT", "SERVER", "SERVER CA", "CLIENT CERT", "USER"}}
 		var names []string
 		for name := range f.Contexts {
 			names = append(names, name)
@@ -241,7 +246,7 @@ func (a *app) reportContexts(f contextFile) error {
 			if name == f.Current {
 				mark = "*"
 			}
-			rows = append(rows, []string{mark, name, c.Server, cmp.Or(c.CA, "-"), cmp.Or(c.Cert, "-")})
+			rows = append(rows, []string{mark, name, c.Server, cmp.Or(c.CA, "-"), cmp.Or(c.Cert, "-"), cmp.Or(c.User, "-")})
 		}
 		a.table(rows...)
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/client"
 	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/spf13/cobra"
@@ -27,6 +28,7 @@ const (
 	exitIncomplete  = 8
 	exitForeign     = 9
 	exitUnproven    = 10
+	exitDenied      = 11
 	exitRefused     = 78
 	exitInterrupted = 130
 )
@@ -38,7 +40,7 @@ var exitCodes = []struct {
 	{exitOK, "done"},
 	{exitFailed, "failed for a reason that has no code of its own; the message says which"},
 	{exitUsage, "the command line is wrong, a name is not allowed, or a cursor is not usable"},
-	{exitNotFound, "the topic, range, group, policy, file or data directory does not exist"},
+	{exitNotFound, "the topic, range, group, policy, user, file or data directory does not exist"},
 	{exitConflict, "it exists already, or its state does not allow this"},
 	{exitLocked, "another process has the data directory open"},
 	{exitSpace, "the disk is full: appends are refused until there is space again"},
@@ -46,6 +48,7 @@ var exitCodes = []struct {
 	{exitIncomplete, "the file is an open segment with an incomplete tail, as a crash leaves it; opening the data directory recovers it"},
 	{exitForeign, "the file is not a segment file, belongs to another place, or was written by a newer version"},
 	{exitUnproven, "a demo or benchmark ran, and its result is not what it must be"},
+	{exitDenied, "the server does not let this user in, or the user may not do this"},
 	{exitRefused, "serve refuses to start: what it was told would be unsafe, or is not complete"},
 	{exitInterrupted, "stopped by SIGINT or SIGTERM; what was acknowledged is stored"},
 }
@@ -130,8 +133,11 @@ func exitCode(err error) int {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
 	case errors.As(err, &usage), is(engine.ErrInvalidTopicName, engine.ErrInvalidCursor, engine.ErrForeignCursor, engine.ErrCursorPastEnd,
-		cp.ErrInvalidBits, cp.ErrInvalidPolicy, cp.ErrInvalidGroup):
+		cp.ErrInvalidBits, cp.ErrInvalidPolicy, cp.ErrInvalidGroup,
+		engine.ErrInvalidUser, engine.ErrInvalidPassword, engine.ErrInvalidGrant, cp.ErrInvalidToken):
 		return exitUsage
+	case is(client.ErrRefused):
+		return exitDenied
 	case is(engine.ErrLocked, disk.ErrLocked):
 		return exitLocked
 	case is(engine.ErrOutOfSpace):
@@ -140,9 +146,9 @@ func exitCode(err error) int {
 		return exitForeign
 	case is(engine.ErrDamaged, segfile.ErrDamaged):
 		return exitDamaged
-	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, cp.ErrNoSuchRange, cp.ErrNoSuchSegment):
+	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, engine.ErrNoSuchUser, engine.ErrNoSuchGrant, engine.ErrNoSuchToken, cp.ErrNoSuchRange, cp.ErrNoSuchSegment):
 		return exitNotFound
-	case is(engine.ErrTopicExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
+	case is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
 	}
 	return exitFailed

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/client"
 	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
 )
@@ -33,6 +34,9 @@ func TestExitCodes(t *testing.T) {
 		{incomplete{errors.New("x")}, 8},
 		{segfile.ErrForeign, 9}, {segfile.ErrNewer, 9},
 		{unproven{errors.New("x")}, 10},
+		{client.ErrRefused, 11},
+		{engine.ErrInvalidUser, 2}, {engine.ErrInvalidPassword, 2}, {engine.ErrInvalidGrant, 2}, {cp.ErrInvalidToken, 2},
+		{engine.ErrNoSuchUser, 3}, {engine.ErrNoSuchGrant, 3}, {engine.ErrNoSuchToken, 3}, {engine.ErrUserExists, 4},
 		{errInterrupted, 130},
 		{silent{7}, 7},
 	} {

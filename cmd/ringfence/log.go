@@ -20,8 +20,9 @@ const serverVar = "RINGFENCE_SERVER"
 
 // clientFlags say how a server is reached.
 type clientFlags struct {
-	server        string
-	ca, cert, key string
+	server             string
+	ca, cert, key      string
+	user, passwordFile string
 }
 
 // withLog calls f with the topics that the command is about: those of the server that
@@ -36,6 +37,9 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	}
 	o := client.Options{Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if o.TLS, err = a.client.tls(); err != nil {
+		return err
+	}
+	if err := a.credentials(&o); err != nil {
 		return err
 	}
 	c, err := client.Dial(ctx, addr, o)

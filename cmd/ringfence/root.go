@@ -89,6 +89,8 @@ topic, produce and consume reach it with --server or RINGFENCE_SERVER. Start wit
 	f.StringVar(&a.client.ca, "server-ca", "", "authorities that the server's certificate is of, PEM")
 	f.StringVar(&a.client.cert, "client-cert", "", "certificate to show to the server, PEM")
 	f.StringVar(&a.client.key, "client-key", "", "its private key, PEM")
+	f.StringVar(&a.client.user, "user", "", "who logs in to the server (or "+userVar+"), with the password in --password-file or "+passwordVar+"; without a user, the token in "+tokenVar)
+	f.StringVar(&a.client.passwordFile, "password-file", "", "file with the user's password")
 	f.StringVar(&a.engine, "io", "auto", "how to reach the disk: auto, io_uring or pool")
 	f.BoolVar(&a.json, "json", false, "report as JSON, and an error too: {\"error\": TEXT, \"code\": EXIT CODE}, the last line of standard error")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

@@ -17,17 +17,20 @@ import (
 )
 
 type serveFlags struct {
-	config    string
-	listen    string
-	socket    string
-	admin     string
-	tlsCert   string
-	tlsKey    string
-	clientCA  string
-	insecure  bool
-	grace     time.Duration
-	logFormat string
-	logLevel  string
+	config   string
+	listen   string
+	socket   string
+	admin    string
+	tlsCert  string
+	tlsKey   string
+	clientCA string
+
+	adminPassword string
+	insecure      bool
+	noAuth        bool
+	grace         time.Duration
+	logFormat     string
+	logLevel      string
 
 	segment, arena, reserve    sizeFlag
 	maxConns, maxPerIP         int
@@ -53,11 +56,20 @@ The admin address answers /health (the process is up), /ready (it takes requests
 /metrics (Prometheus) and /debug/pprof. It is for the operator: give it no address
 that others reach.
 
-Whoever reaches --listen can read and write everything: there are no users. So an
-address that other machines reach is refused unless TLS asks each client for a
-certificate (--tls-client-ca), or --insecure says that the network is trusted.`,
+Where only this machine reaches the server, everybody can do everything until there is
+a user ('ringfence user add'); from then on every client has to log in.
+
+An address that other machines reach takes TLS (--tls-cert, --tls-key). Clients have to
+log in there from the start: where there is no user yet, one is made, admin, whose
+password is shown once on standard error, or taken from --admin-password-file. With
+--tls-client-ca only clients with a certificate get that far; while there are no users
+that is enough, and later its common name is the user, for clients that send no password.
+
+--insecure says that the network is trusted: neither TLS nor, without users, logins are
+asked for. --no-auth asks nobody, whatever users there are; on an address that other
+machines reach it takes --insecure as well.`,
 		Example: `  ringfence serve --data-dir /var/lib/ringfence
-  ringfence serve --data-dir /var/lib/ringfence --listen 0.0.0.0:4040 --tls-cert c.pem --tls-key k.pem --tls-client-ca ca.pem`,
+  ringfence serve --data-dir /var/lib/ringfence --listen 0.0.0.0:4040 --tls-cert c.pem --tls-key k.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, &f) },
 	}
@@ -69,7 +81,9 @@ certificate (--tls-client-ca), or --insecure says that the network is trusted.`,
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate chain, PEM; a file that changes is read again")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "its private key, PEM")
 	fl.StringVar(&f.clientCA, "tls-client-ca", "", "take only clients with a certificate of these authorities, PEM")
-	fl.BoolVar(&f.insecure, "insecure", false, "serve other machines although anybody can read and write everything")
+	fl.BoolVar(&f.insecure, "insecure", false, "serve other machines without TLS and, while there are no users, without logins")
+	fl.BoolVar(&f.noAuth, "no-auth", false, "let everybody do everything, although there are users")
+	fl.StringVar(&f.adminPassword, "admin-password-file", "", "password of the administrator that is made where there are no users")
 	fl.DurationVar(&f.grace, "shutdown-grace", 30*time.Second, "how long requests under way may take when it stops")
 	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -101,7 +115,8 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := f.mayListen(tlsConfig != nil && f.clientCA != ""); err != nil {
+	reach, err := f.mayListen()
+	if err != nil {
 		return err
 	}
 	dir, err := a.resolveDataDir(true)
@@ -128,11 +143,16 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	d.server, err = server.New(d.engine.Backend(), server.Options{
+	if err := a.firstUser(cmd.Context(), d, f, reach); err != nil {
+		return errors.Join(err, d.engine.Close())
+	}
+	o := server.Options{
 		Name: "ringfence " + thisVersion().String(), TLS: tlsConfig, Logger: log,
 		MaxConns: f.maxConns, MaxConnsPerIP: f.maxPerIP, MaxRequests: f.maxRequests,
 		IdleTimeout: f.idle, FrameTimeout: f.frameTime, WriteTimeout: f.writeTime,
-	})
+	}
+	d.guard(f, reach, &o)
+	d.server, err = server.New(d.engine.Backend(), o)
 	if err != nil {
 		return errors.Join(usageError{err}, d.engine.Close())
 	}
@@ -154,26 +174,6 @@ func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(a.err, o)), nil
 	}
 	return nil, usageError{fmt.Errorf("--log-format is %q: want text or json", f.logFormat)}
-}
-
-// mayListen refuses an address that other machines reach where anybody who does could
-// do everything. known: clients have to say who they are.
-func (f *serveFlags) mayListen(known bool) error {
-	if f.listen == "" && f.socket == "" {
-		return refusal{errors.New("neither --listen nor --socket: nobody could reach it")}
-	}
-	if f.listen == "" || f.insecure || known {
-		return nil
-	}
-	local, err := isLoopback(f.listen)
-	if err != nil {
-		return usageError{fmt.Errorf("--listen: %w", err)}
-	}
-	if !local {
-		return refusal{fmt.Errorf("--listen %s is an address that other machines reach, and whoever does could read and write everything: "+
-			"give --tls-cert, --tls-key and --tls-client-ca, or say --insecure if the network is trusted", f.listen)}
-	}
-	return nil
 }
 
 // isLoopback says whether only this machine reaches an address.

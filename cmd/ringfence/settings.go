@@ -20,7 +20,7 @@ import (
 const variablePrefix = "RINGFENCE_"
 
 // foreignVariables belong to other things than settings.
-var foreignVariables = []string{dataDirVar, serverVar, "RINGFENCE_CONTEXT"}
+var foreignVariables = []string{dataDirVar, serverVar, "RINGFENCE_CONTEXT", userVar, passwordVar, tokenVar}
 
 // setting is one of them as it was found.
 type setting struct {

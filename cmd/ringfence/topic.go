@@ -12,7 +12,7 @@ func (a *app) topicCommand() *cobra.Command {
 // subcommands are the commands of the program, in the order of the help.
 func (a *app) subcommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.demoCommand(), a.topicCommand(), a.serveCommand(), a.produceCommand(), a.consumeCommand(), a.groupCommand(), a.cursorCommand(), a.contextCommand(), a.segmentCommand(),
+		a.demoCommand(), a.topicCommand(), a.serveCommand(), a.produceCommand(), a.consumeCommand(), a.groupCommand(), a.cursorCommand(), a.userCommand(), a.aclCommand(), a.quotaCommand(), a.contextCommand(), a.segmentCommand(),
 		a.doctorCommand(), a.benchCommand(), a.versionCommand(),
 		a.demoChildCommand(), a.benchChildCommand(), // hidden: what demo and bench start and kill
 	}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/ringfence/ringfence/engine/client"
+	"golang.org/x/term"
+)
+
+// Secrets come from the environment, from files and from terminals, never from the
+// command line, which every process of the host can read.
+const (
+	userVar     = "RINGFENCE_USER"
+	passwordVar = "RINGFENCE_PASSWORD"
+	tokenVar    = "RINGFENCE_TOKEN"
+)
+
+// credentials fills in who this is for a server that asks: --user, or RINGFENCE_USER,
+// with a password; or a token; or nobody, whom a client certificate may name.
+func (a *app) credentials(o *client.Options) error {
+	fromEnv, _ := a.env(userVar)
+	token, _ := a.env(tokenVar)
+	user := cmp.Or(a.client.user, fromEnv)
+	switch {
+	case user == "" && a.client.passwordFile != "":
+		return usageError{errors.New("--password-file: whose? Give --user")}
+	case user == "":
+		o.Password = token
+		return nil
+	case token != "" && a.client.user == "":
+		return usageError{fmt.Errorf("%s and %s are both set: who is it?", userVar, tokenVar)}
+	}
+	o.User = user
+	if a.client.passwordFile != "" {
+		p, err := readSecret(a.client.passwordFile)
+		if err != nil {
+			return usageError{fmt.Errorf("--password-file: %w", err)}
+		}
+		o.Password = p
+		return nil
+	}
+	if o.Password, _ = a.env(passwordVar); o.Password == "" {
+		return usageError{fmt.Errorf("the password of user %q is missing: give --password-file, or set %s", user, passwordVar)}
+	}
+	return nil
+}
+
+// hasCredentials says whether the environment names somebody, which wins over a context.
+func (a *app) hasCredentials() bool {
+	user, _ := a.env(userVar)
+	token, _ := a.env(tokenVar)
+	return user != "" || token != ""
+}
+
+// maxSecret is more than any password has, in bytes.
+const maxSecret = 4 << 10
+
+// readSecret is the one line of a file.
+func readSecret(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	s, err := secretLine(f)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+// secretLine reads a secret: one line, with or without its end, and nothing behind it.
+func secretLine(r io.Reader) (string, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxSecret+1))
+	if err != nil {
+		return "", err
+	}
+	b = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
+	switch {
+	case len(b) == 0:
+		return "", errors.New("it is empty")
+	case len(b) > maxSecret:
+		return "", fmt.Errorf("it has more than %d bytes", maxSecret)
+	case bytes.ContainsAny(b, "\r\n\x00"):
+		return "", errors.New("it has more than one line")
+	}
+	return string(b), nil
+}
+
+// newPassword is one that a user is to get: from a file, from the terminal, which asks
+// twice and shows nothing, or else from standard input.
+func (a *app) newPassword(file, user string) (string, error) {
+	if file != "" {
+		p, err := readSecret(file)
+		if err != nil {
+			return "", usageError{fmt.Errorf("--new-password-file: %w", err)}
+		}
+		return p, nil
+	}
+	in, ok := a.in.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		p, err := secretLine(bufio.NewReader(a.in))
+		if err != nil {
+			return "", usageError{fmt.Errorf("the new password, from standard input: %w", err)}
+		}
+		return p, nil
+	}
+	var typed [2]string
+	for i, ask := range []string{"New password of " + user + ": ", "The same again: "} {
+		fmt.Fprint(a.err, ask)
+		b, err := term.ReadPassword(int(in.Fd()))
+		fmt.Fprintln(a.err)
+		if err != nil {
+			return "", fmt.Errorf("reading the password: %w", err)
+		}
+		typed[i] = string(b)
+	}
+	if typed[0] != typed[1] {
+		return "", usageError{errors.New("these were two different passwords")}
+	}
+	return strings.TrimRight(typed[0], "\r\n"), nil
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) userCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "user",
+		Short: "Users who may log in to a server, and their tokens",
+		Long: `Users who may log in to a server, and their tokens. Without a user a server that only
+this machine reaches lets everybody in; the first user ends that. What a user may do is
+granted with 'ringfence acl'; an administrator may do everything.
+
+The same commands work on a data directory that no server has open, also when nobody
+knows the administrator's password any more: 'ringfence user passwd admin --data-dir DIR'.`,
+		Example: `  ringfence user add admin --admin              # asks for the password
+  ringfence user add billing --new-password-file billing.secret
+  ringfence acl grant billing consume topic 'orders*'
+  ringfence acl grant billing consume group billing
+  ringfence user token create billing --name ci --expires 90d`,
+	}
+	token := &cobra.Command{Use: "token", Short: "Tokens to log in with in place of a password"}
+	token.AddCommand(a.tokenCreateCommand(), a.tokenDeleteCommand(), a.tokenLsCommand())
+	cmd.AddCommand(a.userAddCommand(), a.userPasswdCommand(), a.userDeleteCommand(), a.userLsCommand(), token)
+	return cmd
+}
+
+const passwordHelp = `The password comes from --new-password-file, from the terminal, or from standard input;
+it has 12 bytes at least.`
+
+func (a *app) userAddCommand() *cobra.Command {
+	var file string
+	var admin, without bool
+	cmd := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Make a user, who may do nothing until something is granted",
+		Long:  "Make a user, who may do nothing until something is granted, unless he is an\nadministrator. " + passwordHelp,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o := api.UserOptions{}
+			if admin {
+				o.Grants = []api.Grant{cp.Administrator}
+			}
+			return a.putUser(cmd.Context(), args[0], file, without, o, "made user %s\n")
+		},
+	}
+	cmd.Flags().StringVar(&file, "new-password-file", "", "file with the password")
+	cmd.Flags().BoolVar(&without, "no-password", false, "the user logs in with a token or a client certificate of this common name")
+	cmd.Flags().BoolVar(&admin, "admin", false, "grant everything")
+	return cmd
+}
+
+func (a *app) userPasswdCommand() *cobra.Command {
+	var file string
+	var without bool
+	cmd := &cobra.Command{
+		Use:   "passwd NAME",
+		Short: "Give a user another password",
+		Long:  "Give a user another password. Connections that are logged in stay. " + passwordHelp,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.putUser(cmd.Context(), args[0], file, without, api.UserOptions{Replace: true}, "user %s has another password\n")
+		},
+	}
+	cmd.Flags().StringVar(&file, "new-password-file", "", "file with the password")
+	cmd.Flags().BoolVar(&without, "no-password", false, "take the password away")
+	return cmd
+}
+
+func (a *app) putUser(ctx context.Context, name, file string, without bool, o api.UserOptions, done string) error {
+	password := ""
+	if without && file != "" {
+		return usageError{errors.New("--no-password and --new-password-file: with or without?")}
+	}
+	if !without {
+		var err error
+		if password, err = a.newPassword(file, name); err != nil {
+			return err
+		}
+	}
+	return a.withLog(ctx, true, func(ctx context.Context, l api.Log) error {
+		if err := l.PutUser(ctx, name, password, o); err != nil {
+			return err
+		}
+		return a.report(map[string]string{"user": name}, func() { a.printf(done, name) })
+	})
+}
+
+func (a *app) userDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Forget a user with grants, tokens and quota; open connections of his may do nothing more",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				if err := l.DeleteUser(ctx, args[0]); err != nil {
+					return err
+				}
+				return a.report(map[string]string{"user": args[0]}, func() { a.printf("deleted user %s\n", args[0]) })
+			})
+		},
+	}
+}
+
+type userReport struct {
+	User     string    `json:"user"`
+	Password bool      `json:"password"`
+	Created  time.Time `json:"created"`
+	Changed  time.Time `json:"password_changed"`
+	Grants   int       `json:"grants"`
+	Tokens   int       `json:"tokens"`
+	Records  uint64    `json:"quota_records_per_second"` // 0: none
+	Bytes    uint64    `json:"quota_bytes_per_second"`
+}
+
+func (a *app) userLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the users",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				list, err := l.Users(ctx)
+				if err != nil {
+					return err
+				}
+				out := []userReport{}
+				rows := [][]string{{"USER", "PASSWORD", "GRANTS", "TOKENS", "QUOTA", "CREATED"}}
+				for _, u := range list {
+					out = append(out, userReport{u.Name, u.Password, u.Created.UTC(), u.Changed.UTC(), u.Grants, u.Tokens, u.Quota.Records, u.Quota.Bytes})
+					has := "yes"
+					if !u.Password {
+						has = "no"
+					}
+					rows = append(rows, []string{u.Name, has, countText(u.Grants), countText(u.Tokens), quotaText(u.Quota), dateText(u.Created.UnixMilli())})
+				}
+				return a.report(out, func() {
+					if len(list) == 0 {
+						a.printf("no users; make one with 'ringfence user add NAME --admin'\n")
+						return
+					}
+					a.table(rows...)
+				})
+			})
+		},
+	}
+}
+
+type tokenReport struct {
+	ID      string     `json:"id"`
+	User    string     `json:"user"`
+	Name    string     `json:"name"`
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires"` // null: never
+	Secret  string     `json:"secret,omitempty"`
+}
+
+func tokenJSON(t api.Token, secret string) tokenReport {
+	r := tokenReport{ID: t.ID, User: t.User, Name: t.Name, Created: t.Created.UTC(), Secret: secret}
+	if !t.Expires.IsZero() {
+		at := t.Expires.UTC()
+		r.Expires = &at
+	}
+	return r
+}
+
+func (a *app) tokenCreateCommand() *cobra.Command {
+	var o api.TokenOptions
+	var age ageFlag
+	cmd := &cobra.Command{
+		Use:   "create USER",
+		Short: "Make a token; its secret is shown once",
+		Long: `Make a token: whoever has its secret is that user. The secret goes to standard output,
+once; commands take it from ` + tokenVar + `, programs as a password without a user.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if age > 0 {
+				o.Expires = time.Now().Add(time.Duration(age))
+			}
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				t, secret, err := l.CreateToken(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				return a.report(tokenJSON(t, secret), func() {
+					a.printf("%s\n", secret)
+					fmt.Fprintf(a.err, "ringfence: token %s of user %s; the secret is not shown again\n", t.ID, t.User)
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&o.Name, "name", "", "what it is for")
+	cmd.Flags().Var(&age, "expires", "how long it is good (90d, 12h); without, until it is deleted")
+	return cmd
+}
+
+func (a *app) tokenDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete ID",
+		Short: "Forget a token; what is logged in with it may do nothing more",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				if err := l.DeleteToken(ctx, args[0]); err != nil {
+					return err
+				}
+				return a.report(map[string]string{"id": args[0]}, func() { a.printf("deleted token %s\n", args[0]) })
+			})
+		},
+	}
+}
+
+func (a *app) tokenLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls USER",
+		Short: "List a user's tokens",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				list, err := l.Tokens(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				out := []tokenReport{}
+				rows := [][]string{{"TOKEN", "NAME", "CREATED", "EXPIRES"}}
+				for _, t := range list {
+					out = append(out, tokenJSON(t, ""))
+					expires := "never"
+					if !t.Expires.IsZero() {
+						expires = dateText(t.Expires.UnixMilli())
+					}
+					rows = append(rows, []string{t.ID, t.Name, dateText(t.Created.UnixMilli()), expires})
+				}
+				return a.report(out, func() {
+					if len(list) == 0 {
+						a.printf("user %s has no tokens\n", args[0])
+						return
+					}
+					a.table(rows...)
+				})
+			})
+		},
+	}
+}
