@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
+	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/server"
 )
@@ -107,6 +109,9 @@ func (b *backend) OpenConsumer(topic, group string, from api.From) (server.Consu
 
 // CommitCursor makes a cursor a group's position.
 func (b *backend) CommitCursor(ctx context.Context, topic, group, cursor string, reset bool) error {
+	if group == "" {
+		return about(topic, -1, fmt.Errorf("%w: a group without a name has no position", cp.ErrInvalidGroup))
+	}
 	c, err := b.NewConsumer(ConsumerOptions{Topic: topic, Group: group, From: FromCursor(cursor)})
 	if err != nil {
 		return err
@@ -129,6 +134,7 @@ type framer struct{ *Consumer }
 
 func (r framer) FetchFrames(maxBytes int) (server.FramePage, error) {
 	p, err := r.Consumer.FetchFrames(maxBytes)
+	r.rest()
 	if err != nil {
 		return server.FramePage{}, err
 	}

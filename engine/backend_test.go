@@ -2,11 +2,13 @@ package engine
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // A program that reconnects opens its producer again while the connection before may
@@ -119,4 +121,70 @@ func TestCommitCursor(t *testing.T) {
 	}
 	is(t, b.CommitCursor(within(t), "t", "g", "nonsense", true), ErrInvalidCursor)
 	is(t, b.CommitCursor(within(t), "u", "g", cursors[0], true), ErrNoSuchTopic)
+}
+
+// Consumers that have fetched and then stand still keep no memory that producers need,
+// however many there are.
+func TestIdleConsumersLeaveMemory(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t", BatchBytes: 2 << 20})
+	large := make([]byte, 1<<20)
+	for range 6 {
+		_, err := p.Produce(within(t), Record{Key: []byte("k"), Value: large})
+		must(t, err)
+	}
+	for _, sealed := range []bool{false, true} {
+		if sealed {
+			_, err := e.Roll(within(t), "t")
+			must(t, err)
+		}
+		before := e.Stats().ArenaUsed
+		for range 40 {
+			c, err := e.Backend().OpenConsumer("t", "", api.FromStart())
+			must(t, err)
+			defer c.Close()
+			for range 4 { // far enough to read ahead
+				page, err := c.FetchFrames(1)
+				must(t, err)
+				if page.Next == page.First {
+					t.Fatal("an empty page")
+				}
+			}
+		}
+		if used, most := e.Stats().ArenaUsed-before, e.Stats().Arena/2; used > most {
+			t.Errorf("sealed %t: consumers that stand still keep %d bytes of the arena, at most %d", sealed, used, most)
+		}
+		_, err := p.Produce(within(t), Record{Key: []byte("k"), Value: large})
+		must(t, err)
+	}
+}
+
+// Frames that are small only compressed take no more memory than some of them at a time.
+func TestCompressedFramesAreBounded(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	const each = 8 << 20
+	var build record.Builder
+	build.Reset(make([]byte, each+4096), 7)
+	must(t, build.Add(&record.Record{Key: []byte("k"), Value: make([]byte, each), Timestamp: 1}, 1))
+	plain, err := build.Finish(0)
+	must(t, err)
+	frame, err := record.Compress(make([]byte, len(plain)), plain, record.S2)
+	must(t, err)
+	if len(frame) > each/100 {
+		t.Fatalf("compressed to %d bytes", len(frame))
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const n = 50
+	for range n {
+		if _, err := e.verify(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if got, most := after.TotalAlloc-before.TotalAlloc, uint64(each*(runtime.GOMAXPROCS(0)+2)); got > most {
+		t.Errorf("%d frames of %d bytes took %d bytes, at most %d", n, each, got, most)
+	}
 }

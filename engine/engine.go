@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // nodeID names the one member of a single node's cluster.
@@ -40,6 +41,8 @@ type Engine struct {
 	// lifeboat holds one slab that fits any frame, for batches that leave before the
 	// memory they need can be free (reroute.go).
 	lifeboat chan []byte
+	// scratches is memory to verify foreign frames in, and who has some may.
+	scratches chan *record.Scratch
 
 	store  *store.Store
 	host   *host.Host
@@ -107,7 +110,7 @@ func Open(dir string, o Options) (*Engine, error) {
 	e := &Engine{
 		dir: dir, opts: o, log: o.Logger, start: time.Now(), lost: map[fence.SegmentID]error{},
 		rolls: make(chan struct{}, 1), quit: make(chan struct{}),
-		hasher: newHasher(), members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1),
+		hasher: newHasher(), members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1), scratches: newScratches(),
 	}
 	e.idle = sync.NewCond(&e.mu)
 	if err := e.open(); err != nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -62,14 +63,13 @@ func (f *Frame) Send(ctx context.Context, done func(Placement, error)) error {
 		return ErrBatchSent
 	}
 	p, b := f.p, f.b
-	view, err := record.Verify(f.Bytes(), 0, nil)
+	head, err := p.e.verify(f.Bytes())
+	if err == nil {
+		err = p.fits(&head, f.size)
+	}
 	if err != nil {
 		return about(p.name, -1, err)
 	}
-	if err := p.fits(&view.Head, f.size); err != nil {
-		return about(p.name, -1, err)
-	}
-	head := view.Head
 	head.PrevSeq, head.Base, head.Durable = 0, 0, 0
 	b.frame = b.slab[:f.size]
 	p.mu.Lock()
@@ -84,6 +84,24 @@ func (f *Frame) Send(ctx context.Context, done func(Placement, error)) error {
 	f.b = nil
 	p.dispatch(b)
 	return nil
+}
+
+// verify verifies a foreign frame. Decompressed it may be a thousand times as long, so no
+// more are looked at at a time than there are processors, in memory that is used again.
+func (e *Engine) verify(frame []byte) (record.Head, error) {
+	s := <-e.scratches
+	defer func() { e.scratches <- s }()
+	view, err := record.Verify(frame, 0, s)
+	return view.Head, err
+}
+
+func newScratches() chan *record.Scratch {
+	n := runtime.GOMAXPROCS(0)
+	c := make(chan *record.Scratch, n)
+	for range n {
+		c <- new(record.Scratch)
+	}
+	return c
 }
 
 // fits refuses a frame that is not one of the producer's.
@@ -139,6 +157,16 @@ func (c *Consumer) FetchFrames(maxBytes int) (FramePage, error) {
 	c.frameBytes = 0
 	c.frames.Skips, c.frames.CaughtUp = page.Skips, page.CaughtUp
 	return c.frames, err
+}
+
+// rest gives back memory between two pages, whose frames were copied: clients may take
+// their time, and there may be many.
+func (c *Consumer) rest() {
+	for _, src := range c.open {
+		if src.batch == nil {
+			src.scan.Rest()
+		}
+	}
 }
 
 // gather puts the source's batch on the page of frames, and those behind it that can

@@ -79,6 +79,13 @@ func (b *budget) left() int64 {
 	return max(b.limit-b.used, 0)
 }
 
+// alone says whether n bytes are all that is taken.
+func (b *budget) alone(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used <= n
+}
+
 // grant serves those who wait, while there is something for the first. mu is held.
 func (b *budget) grant() {
 	for len(b.waiting) > 0 && b.fits(b.waiting[0].bytes) {

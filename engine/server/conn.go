@@ -38,15 +38,16 @@ type conn struct {
 	calm   context.Context
 	settle context.CancelFunc
 
-	who      atomic.Pointer[Identity] // nil until logged in
-	out      *outbox
-	written  chan struct{}  // closed when the writer has ended
-	pages    budget         // what its pages take until they are sent
-	work     sync.WaitGroup // its goroutines besides reader and writer
-	meta     tasks
-	handles  handles
-	refusals atomic.Int64 // when a refusal was last told to Options.Audit, in nanoseconds
-	stopping struct {
+	who           atomic.Pointer[Identity] // nil until logged in
+	out           *outbox
+	written       chan struct{}  // closed when the writer has ended
+	pages         budget         // what its pages take until they are sent
+	work          sync.WaitGroup // its goroutines besides reader and writer
+	meta          tasks
+	handles       handles
+	subscriptions atomic.Int64 // that live
+	refusals      atomic.Int64 // when a refusal was last told to Options.Audit, in nanoseconds
+	stopping      struct {
 		sync.Mutex      // held while the deadline is set; innermost
 		stopped    bool // the reader gets no other deadline than the past
 	}

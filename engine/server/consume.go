@@ -109,7 +109,9 @@ func (r *consumer) page(want uint32, most int64) (p page, err error) {
 	if err := r.c.pages.take(r.c.ctx, n); err != nil {
 		return p, err
 	}
-	if err := total.take(r.c.ctx, n); err != nil {
+	if n <= minPage && r.c.pages.alone(n) {
+		total.give(-n) // a small one of each connection, whatever the others leave unread
+	} else if err := total.take(r.c.ctx, n); err != nil {
 		r.c.pages.give(n)
 		return p, err
 	}
@@ -180,6 +182,7 @@ func (r *consumer) subscribe(h wire.Head, m *wire.Subscribe) {
 	r.mu.Lock()
 	r.subscribed = false
 	r.mu.Unlock()
+	r.c.subscriptions.Add(-1)
 	switch {
 	case err != nil:
 		r.c.fail(h, err)
@@ -256,6 +259,13 @@ func (r *consumer) begin(m *wire.Subscribe) error {
 	defer r.mu.Unlock()
 	if r.subscribed {
 		return r.busyLocked()
+	}
+	// A subscription is a request that is not answered for as long as it lives. Others
+	// need their places, the one that closes it among them.
+	most := int64(max(r.c.s.opts.MaxRequests/2, 1))
+	if r.c.subscriptions.Add(1) > most {
+		r.c.subscriptions.Add(-1)
+		return refusal(wire.CodeOverloaded, "topic %q: %d subscriptions on one connection, which is the most: close one, or connect again", r.topic, most)
 	}
 	r.subscribed, r.credit = true, int64(m.Window)
 	return nil

@@ -368,3 +368,40 @@ func TestCloseProducerFlushes(t *testing.T) {
 		}
 	})
 }
+
+// However many subscriptions a connection asks for, there is room for what closes them,
+// and for a Ping.
+func TestSubscriptionsLeaveRoom(t *testing.T) {
+	inBubble(t, Options{MaxRequests: 8, MaxHandles: 16}, func(w *world) {
+		c := w.connect()
+		c.producer("a") // makes the topic
+		var subscribed []uint32
+		refusals := 0
+		for range 8 {
+			r := c.consumer("a")
+			id := c.send(wire.KeySubscribe, &wire.Subscribe{Consumer: r, Window: 1000})
+			switch a := c.next(); { // that there is nothing yet, or that it is one too many
+			case a.ID != id:
+				t.Fatalf("%+v", a.Head)
+			case a.err == nil:
+				subscribed = append(subscribed, r)
+			case a.code() != wire.CodeOverloaded:
+				t.Fatal(a.err)
+			default:
+				refusals++
+			}
+		}
+		if len(subscribed) != 4 || refusals != 4 {
+			t.Fatalf("%d subscriptions and %d refusals, want 4 and 4 of 8 requests", len(subscribed), refusals)
+		}
+		c.ping()
+		c.send(wire.KeyCloseConsumer, &wire.CloseConsumer{Consumer: subscribed[0]})
+		c.next()
+		c.next() // both end with Done
+		r := c.consumer("a")
+		id := c.send(wire.KeySubscribe, &wire.Subscribe{Consumer: r, Window: 1000})
+		if a := c.next(); a.ID != id || a.err != nil {
+			t.Errorf("after one was closed: %+v, %v", a.Head, a.err)
+		}
+	})
+}

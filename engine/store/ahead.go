@@ -108,11 +108,11 @@ func (sc *Scanner) startAhead(end int64) bool {
 func (sc *Scanner) slabAhead() (b []byte, ok bool) {
 	arena := sc.seg.store.disk.Arena()
 	if 2*(arena.InUse()+2*aheadBytes) <= arena.Size() {
-		if b, ok = arena.Alloc(2 * aheadBytes); ok {
+		if b, ok = sc.seg.store.lend(2 * aheadBytes); ok {
 			return b, true
 		}
 	}
-	return arena.Alloc(aheadBytes)
+	return sc.seg.store.lend(aheadBytes)
 }
 
 // refill starts a read into every cell whose bytes are all behind the scanner.
@@ -193,6 +193,6 @@ func (sc *Scanner) stopAhead() {
 			sc.seg.store.reads.until(c.done.Load)
 		}
 	}
-	sc.seg.store.disk.Arena().Free(a.slab)
+	sc.seg.store.unlend(a.slab)
 	sc.ahead, sc.win = nil, nil
 }

@@ -259,14 +259,42 @@ func (sc *Scanner) skip(n int64) {
 // Close gives the scanner's memory back.
 func (sc *Scanner) Close() {
 	sc.stopAhead()
-	if sc.slab != nil {
-		sc.seg.store.disk.Arena().Free(sc.slab)
-	}
-	sc.slab, sc.win = nil, nil
+	sc.Rest()
 	if !sc.closed {
 		sc.closed = true
 		sc.seg.unuse()
 	}
+}
+
+// Rest gives back the memory of what was read last, which must not be used any more, but
+// keeps reading ahead. It is for those who may not come again for long.
+func (sc *Scanner) Rest() {
+	if sc.slab != nil {
+		sc.seg.store.unlend(sc.slab)
+	}
+	sc.slab = nil
+	if sc.ahead == nil {
+		sc.win = nil
+	}
+	sc.work = record.Scratch{}
+}
+
+// lend takes arena memory for a scanner. All of them together get half of the arena: a
+// reader that stands still keeps what it has, and must not keep producers from theirs.
+func (s *Store) lend(n int) ([]byte, bool) {
+	arena := s.disk.Arena()
+	if s.lent.Add(int64(n)) <= arena.Size()/2 {
+		if b, ok := arena.Alloc(n); ok {
+			return b, true
+		}
+	}
+	s.lent.Add(-int64(n))
+	return nil, false
+}
+
+func (s *Store) unlend(b []byte) {
+	s.disk.Arena().Free(b)
+	s.lent.Add(-int64(len(b)))
 }
 
 // bytes returns at least n bytes of the file from pos on, below end, in one piece.
@@ -297,19 +325,19 @@ func (sc *Scanner) fill(n int, end int64) ([]byte, error) {
 	sc.win = nil // its memory is read into, or given back
 	start := sc.pos / disk.Block * disk.Block
 	size := max(windowBytes, roundUp(int(sc.pos-start)+n, disk.Block))
+	s := sc.seg
 	if len(sc.slab) < size {
-		arena := sc.seg.store.disk.Arena()
 		if sc.slab != nil {
-			arena.Free(sc.slab)
+			s.store.unlend(sc.slab)
 			sc.slab = nil
 		}
-		if b, ok := arena.Alloc(size); ok {
+		if b, ok := s.store.lend(size); ok {
 			sc.slab = b
 		}
 	}
 	buf := sc.slab
 	if buf == nil {
-		buf = make([]byte, size) // the arena is in use: a copy more, but no wait
+		buf = make([]byte, size) // the readers' share is in use: a copy more, but no wait
 	}
 	buf = buf[:min(int64(len(buf)), roundUp64(end-start, disk.Block))]
 	f, err := sc.open()

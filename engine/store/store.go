@@ -78,6 +78,7 @@ type Store struct {
 	pool   *segfile.Pool
 	shards []*shard
 	reads  *reads
+	lent   atomic.Int64 // bytes of the arena that scanners have
 	count  counters
 
 	full     atomic.Bool   // the file system is nearly full: appends are refused
