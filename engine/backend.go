@@ -138,7 +138,7 @@ func (r framer) FetchFrames(maxBytes int) (server.FramePage, error) {
 	if err != nil {
 		return server.FramePage{}, err
 	}
-	page := server.FramePage{Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, Skips: p.Skips, CaughtUp: p.CaughtUp, Cursor: r.Cursor()}
+	page := server.FramePage{Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, Skips: p.Skips, CaughtUp: p.CaughtUp, Finished: p.Finished, Cursor: r.Cursor()}
 	if len(p.Frames) > 0 {
 		page.Frames = [][]byte{p.Frames}
 	}

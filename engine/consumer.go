@@ -30,6 +30,9 @@ type Consumer struct {
 	turn  int     // whose turn it is among the readable ranges
 	page  Page
 	ended bool
+	share *share // nil: the consumer reads the whole topic
+
+	generation uint64 // of the group, when the consumer was opened
 
 	frames     FramePage
 	frameBytes int // the page is one of frames, of about so many bytes; 0: of records
@@ -46,6 +49,13 @@ type source struct {
 
 // NewConsumer returns a consumer of a topic.
 func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
+	if o.Member != "" {
+		return nil, about(o.Topic, -1, errors.New("members of a group read through a server: leave ConsumerOptions.Member empty, or use engine/client"))
+	}
+	return e.newConsumer(o, nil)
+}
+
+func (e *Engine) newConsumer(o ConsumerOptions, m *share) (*Consumer, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
 	}
@@ -53,15 +63,28 @@ func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 	if err := errors.Join(checkTopic(o.Topic), checkGroup(o.Group)); err != nil {
 		return nil, err
 	}
-	c := &Consumer{e: e, opts: o, marks: api.Marks{}, open: map[fence.RangeID]*source{}}
+	c := &Consumer{e: e, opts: o, marks: api.Marks{}, open: map[fence.RangeID]*source{}, share: m}
 	t, err := e.topic(o.Topic)
 	if err != nil {
 		return nil, about(o.Topic, -1, err)
 	}
 	c.topic = t.ID()
 	c.watch = e.store.Watch(c.topic)
-	if err := c.begin(); err != nil {
+	begin := c.begin
+	if m != nil {
+		begin = func() error { return m.begin(c) }
+	}
+	if err := begin(); err != nil {
 		return nil, about(o.Topic, -1, err)
+	}
+	if o.Group != "" {
+		err := c.look(func(s *cp.State) error {
+			c.generation, _ = s.Generation(o.Group, o.Topic)
+			return nil
+		})
+		if err != nil {
+			return nil, about(o.Topic, -1, err)
+		}
 	}
 	c.watch.Join()
 	return c, nil
@@ -126,12 +149,12 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 			if err != nil {
 				return Page{}, about(c.opts.Topic, int64(id.Seq), err)
 			}
-			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 {
+			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 || c.share != nil && len(c.share.news) > 0 {
 				return c.page, nil
 			}
 			progress = progress || moved
 		}
-		if len(ids) == 0 {
+		if len(ids) == 0 && c.share == nil {
 			return Page{}, about(c.opts.Topic, -1, cp.ErrNoSuchTopic)
 		}
 		if !progress {
@@ -143,7 +166,7 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 
 // readable lists the unfinished ranges none of whose ancestors is unfinished.
 func (c *Consumer) readable() ([]fence.RangeID, error) {
-	if len(c.pos) == 1 {
+	if len(c.pos) == 1 && c.share == nil {
 		for id := range c.pos {
 			return []fence.RangeID{id}, nil
 		}
@@ -152,7 +175,7 @@ func (c *Consumer) readable() ([]fence.RangeID, error) {
 	err := c.look(func(s *cp.State) error {
 		for id := range c.pos {
 			r := s.Range(id)
-			if r != nil && !slices.ContainsFunc(r.Parents, func(p fence.RangeID) bool { _, ok := c.pos[p]; return ok }) {
+			if r != nil && c.unfinished(id) && !slices.ContainsFunc(r.Parents, c.unfinished) {
 				ids = append(ids, id)
 			}
 		}
@@ -272,6 +295,10 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 		c.skip(Skip{Range: id.Seq, From: c.pos[id], Offsets: end - c.pos[id], Damaged: true}, id)
 		return nil, true, nil
 	}
+	if finished && c.share != nil {
+		c.share.finish(id)
+		return nil, true, nil
+	}
 	if finished {
 		delete(c.pos, id)
 		delete(c.marks, id)
@@ -372,7 +399,7 @@ func (c *Consumer) commit(ctx context.Context, reset bool) error {
 		return err
 	}
 	defer c.e.end()
-	cmd := cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
+	cmd := cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Generation: c.generation, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
 	err := c.look(func(s *cp.State) error {
 		for _, r := range s.ActiveRanges(c.opts.Topic) {
 			cmd.Positions[r.ID] = c.positionIn(s, r)

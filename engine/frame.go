@@ -144,8 +144,9 @@ type FramePage struct {
 	First, Next uint64
 	Mark        uint32 // of the records, for cursors
 	Skips       []Skip
-	CaughtUp    bool   // there was nothing more
-	Frames      []byte // whole frames, one after another; valid until the next call
+	CaughtUp    bool     // there was nothing more
+	Finished    []uint32 // ranges of a member that are read to their ends for good, from this page on
+	Frames      []byte   // whole frames, one after another; valid until the next call
 }
 
 // FetchFrames is [Consumer.Fetch] for those who pass frames on: about maxBytes of them,
@@ -156,6 +157,9 @@ func (c *Consumer) FetchFrames(maxBytes int) (FramePage, error) {
 	page, err := c.Fetch(1)
 	c.frameBytes = 0
 	c.frames.Skips, c.frames.CaughtUp = page.Skips, page.CaughtUp
+	if c.share != nil && err == nil {
+		c.frames.Finished, c.share.news = c.share.news, nil
+	}
 	return c.frames, err
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/ringfence/ringfence/fence"
 )
 
-// Groups lists the groups of a topic by name: those that have committed something.
+// Groups lists the groups of a topic by name: those that have committed something or had
+// members.
 func (e *Engine) Groups(ctx context.Context, topic string) (names []string, err error) {
 	err = e.aboutGroups(ctx, topic, func() error {
 		return e.lookAt(topic, func(s *cp.State, _ *cp.Topic) { names = slices.Collect(s.Groups(topic)) })
@@ -20,7 +21,7 @@ func (e *Engine) Groups(ctx context.Context, topic string) (names []string, err 
 }
 
 // DescribeGroup tells where a group is and how far it is behind. ErrNoSuchGroup if it
-// has never committed anything. Ranges whose end is not known, because their open segment
+// has neither committed anything nor had members. Ranges whose end is not known, because their open segment
 // is damaged, are left out, with an ErrDamaged.
 func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g GroupInfo, err error) {
 	g.Name = group

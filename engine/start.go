@@ -58,28 +58,31 @@ func (c *Consumer) beginAtCursor() error {
 		return err
 	}
 	c.pos, c.marks = pos, m
-	return c.look(func(s *cp.State) error {
-		for id, offset := range pos {
-			r := s.Range(id)
-			if r == nil {
-				return fmt.Errorf("%w: there is no range %d", ErrCursorPastEnd, id.Seq)
-			}
-			if head := s.Head(id); head != nil && c.e.whyLost(head.ID) != nil {
-				continue // its end is not known; reading says why
-			}
-			if end := c.e.endOf(s, r); offset > end {
-				return fmt.Errorf("%w: range %d ends at offset %d, the cursor stands at %d", ErrCursorPastEnd, id.Seq, end, offset)
-			}
-			if offset == 0 {
-				continue
-			}
-			seg := holding(s, id, offset-1)
-			if mark, known := m[id]; known && seg != nil && seg.Start < offset && api.MarkOf(seg.Salt) != mark {
-				return fmt.Errorf("%w: in front of offset %d of range %d", ErrCursorOfOther, offset, id.Seq)
-			}
+	return c.look(c.check)
+}
+
+// check refuses a place that the topic does not have.
+func (c *Consumer) check(s *cp.State) error {
+	for id, offset := range c.pos {
+		r := s.Range(id)
+		if r == nil {
+			return fmt.Errorf("%w: there is no range %d", ErrCursorPastEnd, id.Seq)
 		}
-		return nil
-	})
+		if head := s.Head(id); head != nil && c.e.whyLost(head.ID) != nil {
+			continue // its end is not known; reading says why
+		}
+		if end := c.e.endOf(s, r); offset > end {
+			return fmt.Errorf("%w: range %d ends at offset %d, the cursor stands at %d", ErrCursorPastEnd, id.Seq, end, offset)
+		}
+		if offset == 0 {
+			continue
+		}
+		seg := holding(s, id, offset-1)
+		if mark, known := c.marks[id]; known && seg != nil && seg.Start < offset && api.MarkOf(seg.Salt) != mark {
+			return fmt.Errorf("%w: in front of offset %d of range %d", ErrCursorOfOther, offset, id.Seq)
+		}
+	}
+	return nil
 }
 
 // endOf is the first offset of a range that holds no durable record.

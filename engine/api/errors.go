@@ -14,7 +14,10 @@ var (
 	ErrNoSuchTopic      = cp.ErrNoSuchTopic                                   // create it first
 	ErrTopicExists      = cp.ErrTopicExists                                   // use it, or delete it first
 	ErrInvalidTopicName = cp.ErrInvalidName                                   // letters, digits, '.', '_' and '-', at most 255 bytes
-	ErrNoSuchGroup      = cp.ErrNoSuchGroup                                   // a group is there once it has committed
+	ErrNoSuchGroup      = cp.ErrNoSuchGroup                                   // a group is there once it has committed or had members
+	ErrGroupInUse       = errors.New("group has members")                     // stop them first
+	ErrRangeMoved       = errors.New("range is another member's now")         // what was not committed of it is read again there
+	ErrMemberReplaced   = errors.New("another process joined under the name") // give each process a name of its own
 	ErrNoSuchPolicy     = errors.New("no such policy")                        // define it first
 	ErrPolicyInUse      = errors.New("policy in use")                         // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = errors.New("record too large")                      // raise BatchBytes, or split the record

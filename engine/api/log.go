@@ -13,7 +13,7 @@ type Log interface {
 	Close() error
 }
 
-// Admin makes, changes and describes topics and policies.
+// Admin makes, changes and describes topics, policies and groups.
 type Admin interface {
 	CreateTopic(ctx context.Context, name string, o TopicOptions) error
 	DeleteTopic(ctx context.Context, name string) error
@@ -25,8 +25,13 @@ type Admin interface {
 
 	SetPolicy(ctx context.Context, name string, p Policy) error
 	DeletePolicy(ctx context.Context, name string) error
+	ForgetPolicy(ctx context.Context, name string) error
 	Policies(ctx context.Context) (map[string]Policy, error)
 	BindPolicy(ctx context.Context, topic, policy string) error
+
+	Groups(ctx context.Context, topic string) ([]string, error)
+	DescribeGroup(ctx context.Context, topic, group string) (GroupInfo, error)
+	DeleteGroup(ctx context.Context, topic, group string) error
 }
 
 // Producer sends records to one topic.
@@ -46,5 +51,6 @@ type Consumer interface {
 	Commit(ctx context.Context) error
 	Reset(ctx context.Context) error
 	Lag() (uint64, error)
+	Ranges() ([]GroupRange, error)
 	Close() error
 }

@@ -31,7 +31,12 @@ type ConsumerOptions struct {
 	Topic string
 	// Group keeps the position under a name; "" keeps it nowhere.
 	Group string
-	From  From
+	// Member, of a network client alone, makes the consumer one of the group's members,
+	// which share the topic's ranges: each range is read by one of them at a time, and
+	// when a member leaves or falls silent the others take over what it had. A process
+	// that is started again under the same name takes its own place. See client.Consumer.
+	Member string
+	From   From
 }
 
 // From says where a consumer starts.

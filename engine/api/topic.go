@@ -72,6 +72,10 @@ type GroupInfo struct {
 	Ranges []GroupRange // that it has not finished, parents first
 	Lag    uint64       // of all of them
 	Cursor string       // where it is, for a consumer that is to start there
+
+	// Of a group with members, told by a server alone.
+	Members    []string // by name
+	Generation uint64   // counts what changed about who reads what
 }
 
 // GroupRange is where a consumer or a group is in one range.
@@ -83,6 +87,7 @@ type GroupRange struct {
 	// Behind is the age of the oldest of those: how long it has waited to be read. 0
 	// when there is none, and -1 when it cannot be read.
 	Behind time.Duration
+	Member string // who reads it, "" where that is not known
 }
 
 // Policy is a set of retention and roll rules, kept under a name that topics are

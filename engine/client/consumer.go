@@ -342,8 +342,26 @@ func (r *Consumer) commit(ctx context.Context, k kind, reset bool) error {
 
 // Lag is how many records are stored behind the consumer's place.
 func (r *Consumer) Lag() (uint64, error) {
+	reply, err := r.lag(false)
+	if err != nil {
+		return 0, err
+	}
+	return reply.Records, nil
+}
+
+// Ranges tells where the consumer is in each range that it has not finished, ranges
+// before those that took over their keys.
+func (r *Consumer) Ranges() ([]api.GroupRange, error) {
+	reply, err := r.lag(true)
+	if err != nil {
+		return nil, err
+	}
+	return rangesAt(reply.Ranges), nil
+}
+
+func (r *Consumer) lag(ranges bool) (*wire.LagReply, error) {
 	if r.ended {
-		return 0, ErrClosed
+		return nil, ErrClosed
 	}
 	ctx, cancel := r.limit(context.Background())
 	defer cancel()
@@ -354,9 +372,9 @@ func (r *Consumer) Lag() (uint64, error) {
 		}
 		if err == nil {
 			var msg any
-			msg, err = r.conn.call(ctx, wire.KeyLag, &wire.Lag{Consumer: r.handle, Cursor: r.Cursor()}, nil)
+			msg, err = r.conn.call(ctx, wire.KeyLag, &wire.Lag{Consumer: r.handle, Cursor: r.Cursor(), Ranges: ranges}, nil)
 			if err == nil {
-				return msg.(*wire.LagReply).Records, nil
+				return msg.(*wire.LagReply), nil
 			}
 			if react(err, look) == again {
 				r.drop()
@@ -364,7 +382,7 @@ func (r *Consumer) Lag() (uint64, error) {
 			}
 		}
 		if err != nil {
-			return 0, about(r.opts.Topic, err)
+			return nil, about(r.opts.Topic, err)
 		}
 	}
 }

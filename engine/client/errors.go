@@ -28,8 +28,13 @@ var (
 	ErrHalted           = api.ErrHalted
 	ErrTimeout          = api.ErrTimeout // the outcome is not known: it may have taken effect, or still take it
 
-	ErrNoSuchPolicy = api.ErrNoSuchPolicy
-	ErrQuota        = api.ErrQuota // a batch has more than the user may send in a second
+	ErrNoSuchPolicy   = api.ErrNoSuchPolicy
+	ErrPolicyInUse    = api.ErrPolicyInUse
+	ErrNoSuchGroup    = api.ErrNoSuchGroup
+	ErrGroupInUse     = api.ErrGroupInUse     // stop its members first
+	ErrRangeMoved     = api.ErrRangeMoved     // what was not committed of the range is read again by another member
+	ErrMemberReplaced = api.ErrMemberReplaced // give each process a name of its own
+	ErrQuota          = api.ErrQuota          // a batch has more than the user may send in a second
 
 	ErrNoSuchUser      = api.ErrNoSuchUser
 	ErrUserExists      = api.ErrUserExists
@@ -74,6 +79,9 @@ var meanings = map[wire.Code]error{
 	wire.CodeProducerHalted:     ErrHalted,
 	wire.CodeCorruptFrame:       record.ErrCorrupt,
 	wire.CodeNoSuchPolicy:       api.ErrNoSuchPolicy,
+	wire.CodePolicyInUse:        api.ErrPolicyInUse,
+	wire.CodeNoSuchGroup:        api.ErrNoSuchGroup,
+	wire.CodeGroupInUse:         api.ErrGroupInUse,
 	wire.CodeInvalidCursor:      ErrInvalidCursor,
 	wire.CodeForeignCursor:      ErrForeignCursor,
 	wire.CodeCursorPastEnd:      ErrCursorPastEnd,

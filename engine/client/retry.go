@@ -41,7 +41,12 @@ var kinds = map[wire.Key]kind{
 	wire.KeyListTokens:    look,
 	wire.KeyGrant:         repeat, // to revoke is not: what is gone already is an error
 	wire.KeySetQuota:      repeat,
-	wire.KeyOpenProducer:  look, // under the same id
+	wire.KeyListGroups:    look,
+	wire.KeyDescribeGroup: look,
+	wire.KeyHeartbeat:     look,
+	wire.KeyJoinGroup:     repeat, // of the same instance
+	wire.KeyLeaveGroup:    repeat, // who has left may leave
+	wire.KeyOpenProducer:  look,   // under the same id
 	wire.KeyOpenConsumer:  look,
 	wire.KeyFetch:         look, // from the same cursor
 	wire.KeySetPolicy:     repeat,

@@ -74,6 +74,8 @@ func subject(key wire.Key, m any) (about string, ofOperators bool) {
 	case *wire.Commit:
 		return m.Topic + "/" + m.Group, m.Reset
 	case *wire.Group:
+		return m.Topic + "/" + m.Group, key == wire.KeyDeleteGroup
+	case *wire.JoinGroup:
 		return m.Topic + "/" + m.Group, false
 	case *wire.OpenProducer:
 		return m.Topic, false

@@ -89,7 +89,7 @@ type page struct {
 	held int64
 }
 
-func (p *page) empty() bool { return p.raw == 0 && len(p.Skips) == 0 }
+func (p *page) empty() bool { return p.raw == 0 && len(p.Skips) == 0 && len(p.Finished) == 0 }
 
 // page fetches the next page once there is room for one. An empty page holds nothing.
 func (r *consumer) page(want uint32, most int64) (p page, err error) {
@@ -148,7 +148,7 @@ func (r *consumer) allowed() error {
 // fits refuses a page that no frame of the protocol holds. The consumer is past it then
 // and must not go on: its client would never see those records.
 func (r *consumer) fits(p *page) error {
-	head := pageHead + len(p.Cursor) + pageSkip*len(p.Skips)
+	head := pageHead + len(p.Cursor) + pageSkip*len(p.Skips) + 4*len(p.Finished)
 	if head <= wire.MaxMessage && head+p.raw <= wire.MaxFrame {
 		return nil
 	}
@@ -167,6 +167,7 @@ func (r *consumer) release(p *page) {
 func (r *consumer) send(h wire.Head, flags uint16, p page) {
 	m := &wire.Page{
 		Consumer: r.handle, Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, CaughtUp: p.CaughtUp, Cursor: p.Cursor,
+		Finished: p.Finished,
 	}
 	for _, s := range p.Skips {
 		m.Skips = append(m.Skips, &wire.Skip{Range: s.Range, From: s.From, Offsets: s.Offsets, Damaged: s.Damaged})

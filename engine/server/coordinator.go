@@ -139,6 +139,15 @@ func (c *coordinator) heartbeat(now time.Time, key groupKey, name string, adopte
 	return g.assignment(name), nil
 }
 
+// look is a member's assignment now.
+func (c *coordinator) look(now time.Time, key groupKey, name string, generation uint64) (assignment, error) {
+	g, _, err := c.member(now, key, name, generation)
+	if err != nil {
+		return assignment{}, err
+	}
+	return g.assignment(name), nil
+}
+
 // leave takes a member out; one that is not there has left.
 func (c *coordinator) leave(now time.Time, key groupKey, name string, generation uint64) error {
 	g, m, err := c.member(now, key, name, generation)

@@ -23,6 +23,7 @@ type Engine interface {
 
 	SetPolicy(ctx context.Context, name string, p api.Policy) error
 	DeletePolicy(ctx context.Context, name string) error
+	ForgetPolicy(ctx context.Context, name string) error // also while topics are bound to it
 	Policies(ctx context.Context) (map[string]api.Policy, error)
 	BindPolicy(ctx context.Context, topic, policy string) error
 
@@ -37,6 +38,33 @@ type Engine interface {
 	CommitCursor(ctx context.Context, topic, group, cursor string, reset bool) error
 	// CursorLag is how many records are stored behind a cursor.
 	CursorLag(topic, cursor string) (uint64, error)
+	// CursorRanges tells the same for each range that the cursor has not finished.
+	CursorRanges(topic, cursor string) ([]api.GroupRange, error)
+
+	Groups(ctx context.Context, topic string) ([]string, error) // by name
+	// DescribeGroup may answer both: an api.ErrDamaged, and what can be told all the same.
+	DescribeGroup(ctx context.Context, topic, group string) (api.GroupInfo, error)
+	DeleteGroup(ctx context.Context, topic, group string) error
+	MemberEngine
+}
+
+// MemberEngine is what groups with members ask of an engine.
+type MemberEngine interface {
+	// Incarnation is higher than it ever was before the engine was opened.
+	Incarnation() uint64
+	// Unread tells which ranges a group may read, in ascending order: those that it has
+	// not finished, while it has finished all that they come from. Another identity is
+	// another topic of the name. It does not block.
+	Unread(topic, group string) (identity string, ranges []uint32, err error)
+	// FenceGroup makes a group, if there is none, and has commits of lower generations
+	// refused from now on.
+	FenceGroup(ctx context.Context, topic, group string, generation uint64) error
+	// OpenMember opens a consumer of some ranges, from where the group is in them, or
+	// behind that from where a cursor is, "" for none.
+	OpenMember(topic, group string, ranges []uint32, cursor string) (Consumer, error)
+	// CommitRanges makes a cursor the group's place in the ranges that it names. That
+	// never moves the group back.
+	CommitRanges(ctx context.Context, topic, group, cursor string, generation uint64) error
 }
 
 // Producer stores the frames of one producer. One goroutine calls NewFrame and Send,
@@ -82,6 +110,7 @@ type FramePage struct {
 	Mark        uint32 // of the segment, for cursors inside of the page
 	Skips       []api.Skip
 	CaughtUp    bool     // there was nothing more
+	Finished    []uint32 // ranges of a member that have come to their ends for good
 	Cursor      string   // behind the page
 	Frames      [][]byte // each one or more whole frames
 }

@@ -28,8 +28,9 @@ type fakeEngine struct {
 	disk     chan struct{} // not nil: frames are durable once it is closed
 	call     chan struct{} // not nil: who sent frames hears of them once it is closed
 	meta     chan struct{} // not nil: requests about topics wait until it is closed
-	sendErr  error         // of the next Send
-	diskErr  error         // of frames that become durable
+	groups   fakeGroups
+	sendErr  error // of the next Send
+	diskErr  error // of frames that become durable
 }
 
 type fakeTopic struct {

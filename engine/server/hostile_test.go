@@ -121,9 +121,6 @@ func TestMalformed(t *testing.T) {
 		}
 		c.refused(wire.CodeMalformed, wire.KeyHello, &wire.Hello{Magic: wire.Magic, MinVersion: 1, MaxVersion: 1})
 		c.refused(wire.CodeUnsupported, wire.KeyAuthenticate, &wire.Authenticate{})
-		c.refused(wire.CodeUnsupported, wire.KeyJoinGroup, &wire.JoinGroup{})
-		c.refused(wire.CodeUnsupported, wire.KeyDeleteGroup, &wire.Group{})
-		c.refused(wire.CodeUnsupported, wire.KeyCommit, &wire.Commit{Member: "m"})
 		c.refused(wire.CodeNoSuchHandle, wire.KeyFetch, &wire.Fetch{Consumer: 5})
 		c.refused(wire.CodeNoSuchHandle, wire.KeySubscribe, &wire.Subscribe{Consumer: 5, Window: 1})
 		c.refused(wire.CodeNoSuchHandle, wire.KeyCloseConsumer, &wire.CloseConsumer{Consumer: 5})

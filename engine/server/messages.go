@@ -64,3 +64,19 @@ func millisOf(t time.Time) int64 {
 	}
 	return t.UnixMilli()
 }
+
+// assigned is what a member is told.
+func (s *Server) assigned(a assignment) *wire.Assignment {
+	return &wire.Assignment{Generation: a.generation, SessionMs: uint32(s.opts.Session.Milliseconds()), Ranges: a.ranges}
+}
+
+func rangesAt(list []api.GroupRange) (out []*wire.GroupRange) {
+	for _, r := range list {
+		ms := int64(-1)
+		if r.Behind >= 0 {
+			ms = r.Behind.Milliseconds()
+		}
+		out = append(out, &wire.GroupRange{Range: r.Range, Offset: r.Offset, End: r.End, Lag: r.Lag, LagMs: ms, Member: r.Member})
+	}
+	return out
+}

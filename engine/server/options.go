@@ -62,6 +62,12 @@ type Options struct {
 	// copied, so that clients that send slowly do not keep it from the others.
 	ReceiveBytes int64
 
+	MaxGroups  int // groups that have members; 0 means 10000
+	MaxMembers int // of one group; 0 means 1000
+	// Session is for how long a member of a group may be silent before its ranges go to
+	// others; 0 means 30 s.
+	Session time.Duration
+
 	LoginTimeout time.Duration // from the first byte to being logged in; 0 means 10 s
 	IdleTimeout  time.Duration // between two requests; 0 means 60 s. Clients send a Ping twice in it
 	FrameTimeout time.Duration // from a frame's first byte to its last; 0 means 30 s
@@ -150,12 +156,15 @@ func (o Options) withDefaults() (Options, error) {
 	o.ConnBytes = cmp.Or(o.ConnBytes, 32<<20)
 	o.TotalBytes = cmp.Or(o.TotalBytes, 256<<20)
 	o.ReceiveBytes = cmp.Or(o.ReceiveBytes, 16<<20)
+	o.MaxGroups = cmp.Or(o.MaxGroups, 10000)
+	o.MaxMembers = cmp.Or(o.MaxMembers, 1000)
+	o.Session = cmp.Or(o.Session, 30*time.Second)
 	o.LoginTimeout = cmp.Or(o.LoginTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
 	o.FrameTimeout = cmp.Or(o.FrameTimeout, 30*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
 	for _, n := range []int64{
-		int64(o.MaxConns), int64(o.MaxConnsPerIP), int64(o.MaxRequests), int64(o.MaxHandles),
+		int64(o.MaxConns), int64(o.MaxConnsPerIP), int64(o.MaxRequests), int64(o.MaxHandles), int64(o.MaxGroups), int64(o.MaxMembers), int64(o.Session),
 		o.ConnBytes, o.ReceiveBytes,
 		int64(o.LoginTimeout), int64(o.IdleTimeout), int64(o.FrameTimeout), int64(o.WriteTimeout),
 	} {

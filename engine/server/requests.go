@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -41,6 +42,12 @@ func (c *conn) start(h wire.Head, m any) error {
 			r.work.add(func() { r.subscribe(h, m) })
 		}
 		return err
+	case *wire.Heartbeat:
+		if err := c.mayConsume(*c.who.Load(), m.Topic, m.Group); err != nil {
+			return err
+		}
+		c.work.Go(func() { c.heartbeat(h, m) })
+		return nil
 	case *wire.CloseConsumer:
 		r, err := c.handles.consumer(m.Consumer, true)
 		if err == nil {
@@ -87,12 +94,14 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 			return nil, err
 		}
 		left, right, err := e.SplitRange(ctx, m.Topic, m.Range)
+		c.s.groups.topicChanged(m.Topic)
 		return &wire.SplitRangeReply{Left: left, Right: right}, err
 	case *wire.MergeRanges:
 		if err := c.s.allow(who, OpAlter, m.Topic); err != nil {
 			return nil, err
 		}
 		merged, err := e.MergeRanges(ctx, m.Topic, m.A, m.B)
+		c.s.groups.topicChanged(m.Topic)
 		return &wire.MergeRangesReply{Range: merged}, err
 	case *wire.SetPolicy:
 		if err := c.s.allow(who, OpPolicy, ""); err != nil {
@@ -102,6 +111,9 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 	case *wire.DeletePolicy:
 		if err := c.s.allow(who, OpPolicy, ""); err != nil {
 			return nil, err
+		}
+		if m.Force {
+			return &wire.Done{}, e.ForgetPolicy(ctx, m.Name)
 		}
 		return &wire.Done{}, e.DeletePolicy(ctx, m.Name)
 	case *wire.ListPolicies:
@@ -124,7 +136,7 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 	case *wire.Commit:
 		return c.commit(ctx, who, m)
 	}
-	return c.administer(ctx, key, who, m)
+	return c.answerGroup(ctx, key, who, m)
 }
 
 // allow asks the hook.
@@ -213,7 +225,7 @@ func (c *conn) openConsumer(who Identity, m *wire.OpenConsumer) (wire.Message, e
 	if err := c.handles.reserve(); err != nil {
 		return nil, err
 	}
-	in, err := c.s.engine.OpenConsumer(m.Topic, m.Group, from)
+	in, err := c.s.consumerOf(m, from)
 	if err != nil {
 		c.handles.release()
 		return nil, err
@@ -244,6 +256,14 @@ func (c *conn) lag(m *wire.Lag) (wire.Message, error) {
 	if cursor == "" {
 		cursor = r.place()
 	}
+	if m.Ranges {
+		list, err := c.s.engine.CursorRanges(r.topic, cursor)
+		reply := &wire.LagReply{Ranges: rangesAt(list)}
+		for _, a := range list {
+			reply.Records += min(a.Lag, math.MaxUint64-reply.Records)
+		}
+		return reply, err
+	}
 	n, err := c.s.engine.CursorLag(r.topic, cursor)
 	return &wire.LagReply{Records: n}, err
 }
@@ -252,8 +272,25 @@ func (c *conn) commit(ctx context.Context, who Identity, m *wire.Commit) (wire.M
 	if err := c.mayConsume(who, m.Topic, m.Group); err != nil {
 		return nil, err
 	}
-	if m.Member != "" || m.Generation != 0 {
-		return nil, refusal(wire.CodeUnsupported, "topic %q, group %q: this server has no groups with members", m.Topic, m.Group)
+	if m.Member != "" {
+		return &wire.Done{}, c.s.groups.commit(ctx, m)
+	}
+	if err := c.s.groups.idle(m.Topic, m.Group); err != nil {
+		return nil, err
 	}
 	return &wire.Done{}, c.s.engine.CommitCursor(ctx, m.Topic, m.Group, m.Cursor, m.Reset)
+}
+
+// consumerOf opens a consumer, or one of a member's ranges.
+func (s *Server) consumerOf(m *wire.OpenConsumer, from api.From) (Consumer, error) {
+	if m.Member == "" {
+		return s.engine.OpenConsumer(m.Topic, m.Group, from)
+	}
+	if from.Kind != api.AtGroup || len(m.Ranges) == 0 {
+		return nil, refusal(wire.CodeInvalidArgument, "topic %q, group %q: a member reads ranges that it names from where the group is", m.Topic, m.Group)
+	}
+	if err := s.groups.holds(m); err != nil {
+		return nil, err
+	}
+	return s.engine.OpenMember(m.Topic, m.Group, m.Ranges, m.Cursor)
 }

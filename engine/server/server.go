@@ -22,6 +22,8 @@ type Server struct {
 	opts   Options
 	log    *slog.Logger
 
+	groups *groups
+
 	heap      budget // what requests take until they are answered, but for engine memory
 	pages     budget // what pages take until they are sent
 	receiving budget // engine memory that waits for frames on their way
@@ -64,7 +66,7 @@ func New(e Engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		engine: e, opts: o, log: o.Logger,
+		engine: e, opts: o, log: o.Logger, groups: newGroups(e, &o),
 		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
 		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
 	}, nil

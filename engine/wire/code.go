@@ -29,6 +29,9 @@ const (
 	CodeCorruptFrame       Code = 25
 	CodeNoSuchHandle       Code = 26
 	CodeNoSuchPolicy       Code = 27
+	CodeNoSuchGroup        Code = 28
+	CodePolicyInUse        Code = 29
+	CodeGroupInUse         Code = 30
 	CodeInvalidCursor      Code = 32
 	CodeForeignCursor      Code = 33
 	CodeCursorPastEnd      Code = 34
@@ -75,6 +78,9 @@ var codeNames = map[Code]string{
 	CodeCorruptFrame:       "corrupt_frame",
 	CodeNoSuchHandle:       "no_such_handle",
 	CodeNoSuchPolicy:       "no_such_policy",
+	CodeNoSuchGroup:        "no_such_group",
+	CodePolicyInUse:        "policy_in_use",
+	CodeGroupInUse:         "group_in_use",
 	CodeInvalidCursor:      "invalid_cursor",
 	CodeForeignCursor:      "foreign_cursor",
 	CodeCursorPastEnd:      "cursor_past_end",

@@ -52,6 +52,12 @@
 //	52 Subscribe      Subscribe       Done                any number, in each Page that is pushed
 //	53 Credit         Credit          none
 //	56 Commit         Commit          Done
+//	64 JoinGroup      JoinGroup       Assignment
+//	65 Heartbeat      Heartbeat       Assignment
+//	66 LeaveGroup     LeaveGroup      Done
+//	67 ListGroups     ListGroups      ListGroupsReply
+//	68 DescribeGroup  Group           DescribeGroupReply
+//	69 DeleteGroup    Group           Done
 //	80 PutUser        PutUser         Done
 //	81 DeleteUser     DeleteUser      Done
 //	82 ListUsers      ListUsers       ListUsersReply
@@ -62,8 +68,6 @@
 //	87 DeleteToken    DeleteToken     Done
 //	88 ListTokens     ListTokens      ListTokensReply
 //	89 SetQuota       SetQuota        Done
-//
-// The schema has messages for keys 64 to 69, groups with members, that are not served.
 //
 // # What is accepted
 //
@@ -158,6 +162,40 @@
 // has more, of that frame. A page without frames may come to say that the consumer has
 // caught up. A consumer with a subscription takes no Fetch.
 //
+// # Groups with members
+//
+// Members of a group share a topic's ranges: each range has one member that reads it. A
+// program joins under a name, with an instance that it draws at random when it starts.
+// Joining again with the same instance changes nothing; another instance takes the
+// place of the one before. The Assignment says which ranges are the member's, in which
+// generation of the group, and it is told anew by every Heartbeat. The group gets a new
+// generation whenever anything about its members or ranges changes, and generations
+// only rise, also over restarts of the server.
+//
+// A Heartbeat says which generation the member has adopted: the last one in which it has
+// let go of all ranges that it does not have there. With wait_ms it is answered when
+// there is another generation than that, or the time is over. A range that an
+// Assignment does not have any more goes to its next member as soon as the member has
+// adopted that Assignment, and no sooner, but for members that take longer than
+// session_ms: so a member stops reading the range, commits what it has processed of it,
+// and sends a Heartbeat with the new generation. A member of which nothing is heard for
+// session_ms is out; its requests fail with unknown_member, and it may join again.
+// LeaveGroup gives up all ranges at once: what was processed is committed before it.
+//
+// A member opens consumers with its name, the generation it knows and some or all of its
+// ranges, and from 0. They begin where the group is in each range, or where the cursor
+// is, if that is further: a cursor of an earlier consumer of the member keeps what it has
+// read and not committed. Such a consumer does not go on to what takes over a range's
+// keys when it was split or merged: the page behind its end names it in finished, and
+// when the group has committed its end, and that of the other half for a merge, the
+// ranges behind it are assigned.
+//
+// A member's Commit has its name and the generation that it knows. The cursor, of one of
+// its consumers, is made the group's place in the ranges that it names, which must be
+// the member's. stale_generation says that one is not: it is another's now, which goes on
+// where the group is. While a group has members, Commit without a member fails
+// with group_in_use, and so does DeleteGroup.
+//
 // # Users
 //
 // What clients may do is granted to users: operations on topics, on groups, and on the
@@ -203,6 +241,9 @@
 //	    25 corrupt_frame         the record frame is none, or is not this producer's
 //	    26 no_such_handle        the connection has no such producer or consumer
 //	    27 no_such_policy
+//	    28 no_such_group         it has neither committed anything nor had members
+//	    29 policy_in_use         topics are bound to it
+//	    30 group_in_use          it has members
 //	    32 invalid_cursor        it is no cursor
 //	    33 foreign_cursor        it belongs to another topic
 //	    34 cursor_past_end       it lies behind everything that is stored

@@ -7,7 +7,8 @@ import (
 )
 
 type DeletePolicyT struct {
-	Name string `json:"name"`
+	Name  string `json:"name"`
+	Force bool   `json:"force"`
 }
 
 func (t *DeletePolicyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -17,11 +18,13 @@ func (t *DeletePolicyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT 
 	nameOffset := builder.CreateString(t.Name)
 	DeletePolicyStart(builder)
 	DeletePolicyAddName(builder, nameOffset)
+	DeletePolicyAddForce(builder, t.Force)
 	return DeletePolicyEnd(builder)
 }
 
 func (rcv *DeletePolicy) UnPackTo(t *DeletePolicyT) {
 	t.Name = string(rcv.Name())
+	t.Force = rcv.Force()
 }
 
 func (rcv *DeletePolicy) UnPack() *DeletePolicyT {
@@ -68,11 +71,26 @@ func (rcv *DeletePolicy) Name() []byte {
 	return nil
 }
 
+func (rcv *DeletePolicy) Force() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *DeletePolicy) MutateForce(n bool) bool {
+	return rcv._tab.MutateBoolSlot(6, n)
+}
+
 func DeletePolicyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(1)
+	builder.StartObject(2)
 }
 func DeletePolicyAddName(builder *flatbuffers.Builder, name flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(name), 0)
+}
+func DeletePolicyAddForce(builder *flatbuffers.Builder, force bool) {
+	builder.PrependBoolSlot(1, force, false)
 }
 func DeletePolicyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

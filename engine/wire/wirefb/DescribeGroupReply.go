@@ -12,6 +12,8 @@ type DescribeGroupReplyT struct {
 	Members    []string       `json:"members"`
 	Ranges     []*GroupRangeT `json:"ranges"`
 	Lag        uint64         `json:"lag"`
+	Cursor     string         `json:"cursor"`
+	Damage     string         `json:"damage"`
 }
 
 func (t *DescribeGroupReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -45,12 +47,16 @@ func (t *DescribeGroupReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOf
 		}
 		rangesOffset = builder.EndVector(rangesLength)
 	}
+	cursorOffset := builder.CreateString(t.Cursor)
+	damageOffset := builder.CreateString(t.Damage)
 	DescribeGroupReplyStart(builder)
 	DescribeGroupReplyAddGroup(builder, groupOffset)
 	DescribeGroupReplyAddGeneration(builder, t.Generation)
 	DescribeGroupReplyAddMembers(builder, membersOffset)
 	DescribeGroupReplyAddRanges(builder, rangesOffset)
 	DescribeGroupReplyAddLag(builder, t.Lag)
+	DescribeGroupReplyAddCursor(builder, cursorOffset)
+	DescribeGroupReplyAddDamage(builder, damageOffset)
 	return DescribeGroupReplyEnd(builder)
 }
 
@@ -70,6 +76,8 @@ func (rcv *DescribeGroupReply) UnPackTo(t *DescribeGroupReplyT) {
 		t.Ranges[j] = x.UnPack()
 	}
 	t.Lag = rcv.Lag()
+	t.Cursor = string(rcv.Cursor())
+	t.Damage = string(rcv.Damage())
 }
 
 func (rcv *DescribeGroupReply) UnPack() *DescribeGroupReplyT {
@@ -177,8 +185,24 @@ func (rcv *DescribeGroupReply) MutateLag(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(12, n)
 }
 
+func (rcv *DescribeGroupReply) Cursor() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(14))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
+func (rcv *DescribeGroupReply) Damage() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(16))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
 func DescribeGroupReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(5)
+	builder.StartObject(7)
 }
 func DescribeGroupReplyAddGroup(builder *flatbuffers.Builder, group flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(group), 0)
@@ -200,6 +224,12 @@ func DescribeGroupReplyStartRangesVector(builder *flatbuffers.Builder, numElems 
 }
 func DescribeGroupReplyAddLag(builder *flatbuffers.Builder, lag uint64) {
 	builder.PrependUint64Slot(4, lag, 0)
+}
+func DescribeGroupReplyAddCursor(builder *flatbuffers.Builder, cursor flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(5, flatbuffers.UOffsetT(cursor), 0)
+}
+func DescribeGroupReplyAddDamage(builder *flatbuffers.Builder, damage flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(6, flatbuffers.UOffsetT(damage), 0)
 }
 func DescribeGroupReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

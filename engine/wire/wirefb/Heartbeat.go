@@ -11,6 +11,7 @@ type HeartbeatT struct {
 	Group      string `json:"group"`
 	Member     string `json:"member"`
 	Generation uint64 `json:"generation"`
+	WaitMs     uint32 `json:"wait_ms"`
 }
 
 func (t *HeartbeatT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -25,6 +26,7 @@ func (t *HeartbeatT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	HeartbeatAddGroup(builder, groupOffset)
 	HeartbeatAddMember(builder, memberOffset)
 	HeartbeatAddGeneration(builder, t.Generation)
+	HeartbeatAddWaitMs(builder, t.WaitMs)
 	return HeartbeatEnd(builder)
 }
 
@@ -33,6 +35,7 @@ func (rcv *Heartbeat) UnPackTo(t *HeartbeatT) {
 	t.Group = string(rcv.Group())
 	t.Member = string(rcv.Member())
 	t.Generation = rcv.Generation()
+	t.WaitMs = rcv.WaitMs()
 }
 
 func (rcv *Heartbeat) UnPack() *HeartbeatT {
@@ -107,8 +110,20 @@ func (rcv *Heartbeat) MutateGeneration(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(10, n)
 }
 
+func (rcv *Heartbeat) WaitMs() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(12))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *Heartbeat) MutateWaitMs(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(12, n)
+}
+
 func HeartbeatStart(builder *flatbuffers.Builder) {
-	builder.StartObject(4)
+	builder.StartObject(5)
 }
 func HeartbeatAddTopic(builder *flatbuffers.Builder, topic flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(topic), 0)
@@ -121,6 +136,9 @@ func HeartbeatAddMember(builder *flatbuffers.Builder, member flatbuffers.UOffset
 }
 func HeartbeatAddGeneration(builder *flatbuffers.Builder, generation uint64) {
 	builder.PrependUint64Slot(3, generation, 0)
+}
+func HeartbeatAddWaitMs(builder *flatbuffers.Builder, waitMs uint32) {
+	builder.PrependUint32Slot(4, waitMs, 0)
 }
 func HeartbeatEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -7,9 +7,10 @@ import (
 )
 
 type JoinGroupT struct {
-	Topic  string `json:"topic"`
-	Group  string `json:"group"`
-	Member string `json:"member"`
+	Topic    string `json:"topic"`
+	Group    string `json:"group"`
+	Member   string `json:"member"`
+	Instance uint64 `json:"instance"`
 }
 
 func (t *JoinGroupT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -23,6 +24,7 @@ func (t *JoinGroupT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	JoinGroupAddTopic(builder, topicOffset)
 	JoinGroupAddGroup(builder, groupOffset)
 	JoinGroupAddMember(builder, memberOffset)
+	JoinGroupAddInstance(builder, t.Instance)
 	return JoinGroupEnd(builder)
 }
 
@@ -30,6 +32,7 @@ func (rcv *JoinGroup) UnPackTo(t *JoinGroupT) {
 	t.Topic = string(rcv.Topic())
 	t.Group = string(rcv.Group())
 	t.Member = string(rcv.Member())
+	t.Instance = rcv.Instance()
 }
 
 func (rcv *JoinGroup) UnPack() *JoinGroupT {
@@ -92,8 +95,20 @@ func (rcv *JoinGroup) Member() []byte {
 	return nil
 }
 
+func (rcv *JoinGroup) Instance() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *JoinGroup) MutateInstance(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(10, n)
+}
+
 func JoinGroupStart(builder *flatbuffers.Builder) {
-	builder.StartObject(3)
+	builder.StartObject(4)
 }
 func JoinGroupAddTopic(builder *flatbuffers.Builder, topic flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(topic), 0)
@@ -103,6 +118,9 @@ func JoinGroupAddGroup(builder *flatbuffers.Builder, group flatbuffers.UOffsetT)
 }
 func JoinGroupAddMember(builder *flatbuffers.Builder, member flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(2, flatbuffers.UOffsetT(member), 0)
+}
+func JoinGroupAddInstance(builder *flatbuffers.Builder, instance uint64) {
+	builder.PrependUint64Slot(3, instance, 0)
 }
 func JoinGroupEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

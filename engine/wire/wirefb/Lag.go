@@ -9,6 +9,7 @@ import (
 type LagT struct {
 	Consumer uint32 `json:"consumer"`
 	Cursor   string `json:"cursor"`
+	Ranges   bool   `json:"ranges"`
 }
 
 func (t *LagT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -19,12 +20,14 @@ func (t *LagT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	LagStart(builder)
 	LagAddConsumer(builder, t.Consumer)
 	LagAddCursor(builder, cursorOffset)
+	LagAddRanges(builder, t.Ranges)
 	return LagEnd(builder)
 }
 
 func (rcv *Lag) UnPackTo(t *LagT) {
 	t.Consumer = rcv.Consumer()
 	t.Cursor = string(rcv.Cursor())
+	t.Ranges = rcv.Ranges()
 }
 
 func (rcv *Lag) UnPack() *LagT {
@@ -83,14 +86,29 @@ func (rcv *Lag) Cursor() []byte {
 	return nil
 }
 
+func (rcv *Lag) Ranges() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *Lag) MutateRanges(n bool) bool {
+	return rcv._tab.MutateBoolSlot(8, n)
+}
+
 func LagStart(builder *flatbuffers.Builder) {
-	builder.StartObject(2)
+	builder.StartObject(3)
 }
 func LagAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
 }
 func LagAddCursor(builder *flatbuffers.Builder, cursor flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(1, flatbuffers.UOffsetT(cursor), 0)
+}
+func LagAddRanges(builder *flatbuffers.Builder, ranges bool) {
+	builder.PrependBoolSlot(2, ranges, false)
 }
 func LagEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -7,20 +7,42 @@ import (
 )
 
 type LagReplyT struct {
-	Records uint64 `json:"records"`
+	Records uint64         `json:"records"`
+	Ranges  []*GroupRangeT `json:"ranges"`
 }
 
 func (t *LagReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	if t == nil {
 		return 0
 	}
+	rangesOffset := flatbuffers.UOffsetT(0)
+	if t.Ranges != nil {
+		rangesLength := len(t.Ranges)
+		rangesOffsets := make([]flatbuffers.UOffsetT, rangesLength)
+		for j := 0; j < rangesLength; j++ {
+			rangesOffsets[j] = t.Ranges[j].Pack(builder)
+		}
+		LagReplyStartRangesVector(builder, rangesLength)
+		for j := rangesLength - 1; j >= 0; j-- {
+			builder.PrependUOffsetT(rangesOffsets[j])
+		}
+		rangesOffset = builder.EndVector(rangesLength)
+	}
 	LagReplyStart(builder)
 	LagReplyAddRecords(builder, t.Records)
+	LagReplyAddRanges(builder, rangesOffset)
 	return LagReplyEnd(builder)
 }
 
 func (rcv *LagReply) UnPackTo(t *LagReplyT) {
 	t.Records = rcv.Records()
+	rangesLength := rcv.RangesLength()
+	t.Ranges = make([]*GroupRangeT, rangesLength)
+	for j := 0; j < rangesLength; j++ {
+		x := GroupRange{}
+		rcv.Ranges(&x, j)
+		t.Ranges[j] = x.UnPack()
+	}
 }
 
 func (rcv *LagReply) UnPack() *LagReplyT {
@@ -71,11 +93,37 @@ func (rcv *LagReply) MutateRecords(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(4, n)
 }
 
+func (rcv *LagReply) Ranges(obj *GroupRange, j int) bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		x := rcv._tab.Vector(o)
+		x += flatbuffers.UOffsetT(j) * 4
+		x = rcv._tab.Indirect(x)
+		obj.Init(rcv._tab.Bytes, x)
+		return true
+	}
+	return false
+}
+
+func (rcv *LagReply) RangesLength() int {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		return rcv._tab.VectorLen(o)
+	}
+	return 0
+}
+
 func LagReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(1)
+	builder.StartObject(2)
 }
 func LagReplyAddRecords(builder *flatbuffers.Builder, records uint64) {
 	builder.PrependUint64Slot(0, records, 0)
+}
+func LagReplyAddRanges(builder *flatbuffers.Builder, ranges flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(1, flatbuffers.UOffsetT(ranges), 0)
+}
+func LagReplyStartRangesVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
+	return builder.StartVector(4, numElems, 4)
 }
 func LagReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

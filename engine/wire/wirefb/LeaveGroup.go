@@ -7,9 +7,10 @@ import (
 )
 
 type LeaveGroupT struct {
-	Topic  string `json:"topic"`
-	Group  string `json:"group"`
-	Member string `json:"member"`
+	Topic      string `json:"topic"`
+	Group      string `json:"group"`
+	Member     string `json:"member"`
+	Generation uint64 `json:"generation"`
 }
 
 func (t *LeaveGroupT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -23,6 +24,7 @@ func (t *LeaveGroupT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	LeaveGroupAddTopic(builder, topicOffset)
 	LeaveGroupAddGroup(builder, groupOffset)
 	LeaveGroupAddMember(builder, memberOffset)
+	LeaveGroupAddGeneration(builder, t.Generation)
 	return LeaveGroupEnd(builder)
 }
 
@@ -30,6 +32,7 @@ func (rcv *LeaveGroup) UnPackTo(t *LeaveGroupT) {
 	t.Topic = string(rcv.Topic())
 	t.Group = string(rcv.Group())
 	t.Member = string(rcv.Member())
+	t.Generation = rcv.Generation()
 }
 
 func (rcv *LeaveGroup) UnPack() *LeaveGroupT {
@@ -92,8 +95,20 @@ func (rcv *LeaveGroup) Member() []byte {
 	return nil
 }
 
+func (rcv *LeaveGroup) Generation() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *LeaveGroup) MutateGeneration(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(10, n)
+}
+
 func LeaveGroupStart(builder *flatbuffers.Builder) {
-	builder.StartObject(3)
+	builder.StartObject(4)
 }
 func LeaveGroupAddTopic(builder *flatbuffers.Builder, topic flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(topic), 0)
@@ -103,6 +118,9 @@ func LeaveGroupAddGroup(builder *flatbuffers.Builder, group flatbuffers.UOffsetT
 }
 func LeaveGroupAddMember(builder *flatbuffers.Builder, member flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(2, flatbuffers.UOffsetT(member), 0)
+}
+func LeaveGroupAddGeneration(builder *flatbuffers.Builder, generation uint64) {
+	builder.PrependUint64Slot(3, generation, 0)
 }
 func LeaveGroupEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

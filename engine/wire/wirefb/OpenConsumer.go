@@ -7,11 +7,14 @@ import (
 )
 
 type OpenConsumerT struct {
-	Topic  string `json:"topic"`
-	Group  string `json:"group"`
-	From   byte   `json:"from"`
-	Cursor string `json:"cursor"`
-	TimeMs int64  `json:"time_ms"`
+	Topic      string   `json:"topic"`
+	Group      string   `json:"group"`
+	From       byte     `json:"from"`
+	Cursor     string   `json:"cursor"`
+	TimeMs     int64    `json:"time_ms"`
+	Member     string   `json:"member"`
+	Generation uint64   `json:"generation"`
+	Ranges     []uint32 `json:"ranges"`
 }
 
 func (t *OpenConsumerT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -21,12 +24,25 @@ func (t *OpenConsumerT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT 
 	topicOffset := builder.CreateString(t.Topic)
 	groupOffset := builder.CreateString(t.Group)
 	cursorOffset := builder.CreateString(t.Cursor)
+	memberOffset := builder.CreateString(t.Member)
+	rangesOffset := flatbuffers.UOffsetT(0)
+	if t.Ranges != nil {
+		rangesLength := len(t.Ranges)
+		OpenConsumerStartRangesVector(builder, rangesLength)
+		for j := rangesLength - 1; j >= 0; j-- {
+			builder.PrependUint32(t.Ranges[j])
+		}
+		rangesOffset = builder.EndVector(rangesLength)
+	}
 	OpenConsumerStart(builder)
 	OpenConsumerAddTopic(builder, topicOffset)
 	OpenConsumerAddGroup(builder, groupOffset)
 	OpenConsumerAddFrom(builder, t.From)
 	OpenConsumerAddCursor(builder, cursorOffset)
 	OpenConsumerAddTimeMs(builder, t.TimeMs)
+	OpenConsumerAddMember(builder, memberOffset)
+	OpenConsumerAddGeneration(builder, t.Generation)
+	OpenConsumerAddRanges(builder, rangesOffset)
 	return OpenConsumerEnd(builder)
 }
 
@@ -36,6 +52,13 @@ func (rcv *OpenConsumer) UnPackTo(t *OpenConsumerT) {
 	t.From = rcv.From()
 	t.Cursor = string(rcv.Cursor())
 	t.TimeMs = rcv.TimeMs()
+	t.Member = string(rcv.Member())
+	t.Generation = rcv.Generation()
+	rangesLength := rcv.RangesLength()
+	t.Ranges = make([]uint32, rangesLength)
+	for j := 0; j < rangesLength; j++ {
+		t.Ranges[j] = rcv.Ranges(j)
+	}
 }
 
 func (rcv *OpenConsumer) UnPack() *OpenConsumerT {
@@ -122,8 +145,54 @@ func (rcv *OpenConsumer) MutateTimeMs(n int64) bool {
 	return rcv._tab.MutateInt64Slot(12, n)
 }
 
+func (rcv *OpenConsumer) Member() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(14))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
+func (rcv *OpenConsumer) Generation() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(16))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *OpenConsumer) MutateGeneration(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(16, n)
+}
+
+func (rcv *OpenConsumer) Ranges(j int) uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(18))
+	if o != 0 {
+		a := rcv._tab.Vector(o)
+		return rcv._tab.GetUint32(a + flatbuffers.UOffsetT(j*4))
+	}
+	return 0
+}
+
+func (rcv *OpenConsumer) RangesLength() int {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(18))
+	if o != 0 {
+		return rcv._tab.VectorLen(o)
+	}
+	return 0
+}
+
+func (rcv *OpenConsumer) MutateRanges(j int, n uint32) bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(18))
+	if o != 0 {
+		a := rcv._tab.Vector(o)
+		return rcv._tab.MutateUint32(a+flatbuffers.UOffsetT(j*4), n)
+	}
+	return false
+}
+
 func OpenConsumerStart(builder *flatbuffers.Builder) {
-	builder.StartObject(5)
+	builder.StartObject(8)
 }
 func OpenConsumerAddTopic(builder *flatbuffers.Builder, topic flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(topic), 0)
@@ -139,6 +208,18 @@ func OpenConsumerAddCursor(builder *flatbuffers.Builder, cursor flatbuffers.UOff
 }
 func OpenConsumerAddTimeMs(builder *flatbuffers.Builder, timeMs int64) {
 	builder.PrependInt64Slot(4, timeMs, 0)
+}
+func OpenConsumerAddMember(builder *flatbuffers.Builder, member flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(5, flatbuffers.UOffsetT(member), 0)
+}
+func OpenConsumerAddGeneration(builder *flatbuffers.Builder, generation uint64) {
+	builder.PrependUint64Slot(6, generation, 0)
+}
+func OpenConsumerAddRanges(builder *flatbuffers.Builder, ranges flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(7, flatbuffers.UOffsetT(ranges), 0)
+}
+func OpenConsumerStartRangesVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
+	return builder.StartVector(4, numElems, 4)
 }
 func OpenConsumerEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

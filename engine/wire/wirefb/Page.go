@@ -15,6 +15,7 @@ type PageT struct {
 	Skips    []*SkipT `json:"skips"`
 	CaughtUp bool     `json:"caught_up"`
 	Cursor   string   `json:"cursor"`
+	Finished []uint32 `json:"finished"`
 }
 
 func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -35,6 +36,15 @@ func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 		skipsOffset = builder.EndVector(skipsLength)
 	}
 	cursorOffset := builder.CreateString(t.Cursor)
+	finishedOffset := flatbuffers.UOffsetT(0)
+	if t.Finished != nil {
+		finishedLength := len(t.Finished)
+		PageStartFinishedVector(builder, finishedLength)
+		for j := finishedLength - 1; j >= 0; j-- {
+			builder.PrependUint32(t.Finished[j])
+		}
+		finishedOffset = builder.EndVector(finishedLength)
+	}
 	PageStart(builder)
 	PageAddConsumer(builder, t.Consumer)
 	PageAddRange(builder, t.Range)
@@ -44,6 +54,7 @@ func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	PageAddSkips(builder, skipsOffset)
 	PageAddCaughtUp(builder, t.CaughtUp)
 	PageAddCursor(builder, cursorOffset)
+	PageAddFinished(builder, finishedOffset)
 	return PageEnd(builder)
 }
 
@@ -62,6 +73,11 @@ func (rcv *Page) UnPackTo(t *PageT) {
 	}
 	t.CaughtUp = rcv.CaughtUp()
 	t.Cursor = string(rcv.Cursor())
+	finishedLength := rcv.FinishedLength()
+	t.Finished = make([]uint32, finishedLength)
+	for j := 0; j < finishedLength; j++ {
+		t.Finished[j] = rcv.Finished(j)
+	}
 }
 
 func (rcv *Page) UnPack() *PageT {
@@ -200,8 +216,34 @@ func (rcv *Page) Cursor() []byte {
 	return nil
 }
 
+func (rcv *Page) Finished(j int) uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(20))
+	if o != 0 {
+		a := rcv._tab.Vector(o)
+		return rcv._tab.GetUint32(a + flatbuffers.UOffsetT(j*4))
+	}
+	return 0
+}
+
+func (rcv *Page) FinishedLength() int {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(20))
+	if o != 0 {
+		return rcv._tab.VectorLen(o)
+	}
+	return 0
+}
+
+func (rcv *Page) MutateFinished(j int, n uint32) bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(20))
+	if o != 0 {
+		a := rcv._tab.Vector(o)
+		return rcv._tab.MutateUint32(a+flatbuffers.UOffsetT(j*4), n)
+	}
+	return false
+}
+
 func PageStart(builder *flatbuffers.Builder) {
-	builder.StartObject(8)
+	builder.StartObject(9)
 }
 func PageAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -229,6 +271,12 @@ func PageAddCaughtUp(builder *flatbuffers.Builder, caughtUp bool) {
 }
 func PageAddCursor(builder *flatbuffers.Builder, cursor flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(7, flatbuffers.UOffsetT(cursor), 0)
+}
+func PageAddFinished(builder *flatbuffers.Builder, finished flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(8, flatbuffers.UOffsetT(finished), 0)
+}
+func PageStartFinishedVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
+	return builder.StartVector(4, numElems, 4)
 }
 func PageEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

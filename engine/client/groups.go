@@ -1,0 +1,70 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// Groups lists the groups of a topic by name.
+func (c *Client) Groups(ctx context.Context, topic string) ([]string, error) {
+	msg, err := c.askTopic(ctx, topic, wire.KeyListGroups, &wire.ListGroups{Topic: topic})
+	if err != nil {
+		return nil, err
+	}
+	return msg.(*wire.ListGroupsReply).Groups, nil
+}
+
+// DescribeGroup tells where a group is, how far it is behind, and which member reads what.
+// Ranges whose end is not known, because their open segment is damaged, are left out, with
+// an ErrDamaged.
+func (c *Client) DescribeGroup(ctx context.Context, topic, group string) (api.GroupInfo, error) {
+	if err := checkGroup(group); err != nil {
+		return api.GroupInfo{}, err
+	}
+	msg, err := c.askTopic(ctx, topic, wire.KeyDescribeGroup, &wire.Group{Topic: topic, Group: group})
+	if err != nil {
+		return api.GroupInfo{}, err
+	}
+	r := msg.(*wire.DescribeGroupReply)
+	if r.Damage != "" {
+		err = about(topic, fmt.Errorf("%w: %s", ErrDamaged, r.Damage))
+	}
+	return api.GroupInfo{
+		Name: r.Group, Ranges: rangesAt(r.Ranges), Lag: r.Lag, Cursor: r.Cursor, Members: r.Members, Generation: r.Generation,
+	}, err
+}
+
+func rangesAt(list []*wire.GroupRange) (out []api.GroupRange) {
+	for _, r := range list {
+		g := api.GroupRange{Range: r.Range, Offset: r.Offset, End: r.End, Lag: r.Lag, Behind: -1, Member: r.Member}
+		if r.LagMs >= 0 {
+			g.Behind = time.Duration(r.LagMs) * time.Millisecond
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// DeleteGroup forgets a group's position; records are not touched. It is refused while the
+// group has members.
+func (c *Client) DeleteGroup(ctx context.Context, topic, group string) error {
+	if err := checkGroup(group); err != nil {
+		return err
+	}
+	_, err := c.askTopic(ctx, topic, wire.KeyDeleteGroup, &wire.Group{Topic: topic, Group: group})
+	return err
+}
+
+// ForgetPolicy is DeletePolicy also while topics are bound to the name: nothing of them
+// expires until it is defined again.
+func (c *Client) ForgetPolicy(ctx context.Context, name string) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	_, err := c.ask(ctx, wire.KeyDeletePolicy, &wire.DeletePolicy{Name: name, Force: true})
+	return ofPolicy(name, err)
+}

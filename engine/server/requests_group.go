@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// answerGroup does what a request about a group asks.
+func (c *conn) answerGroup(ctx context.Context, key wire.Key, who Identity, m any) (wire.Message, error) {
+	switch m := m.(type) {
+	case *wire.JoinGroup:
+		if err := c.mayConsume(who, m.Topic, m.Group); err != nil {
+			return nil, err
+		}
+		a, err := c.s.groups.join(ctx, m)
+		return c.s.assigned(a), err
+	case *wire.LeaveGroup:
+		if err := c.mayConsume(who, m.Topic, m.Group); err != nil {
+			return nil, err
+		}
+		return &wire.Done{}, c.s.groups.leave(m)
+	case *wire.ListGroups:
+		return c.listGroups(ctx, who, m)
+	case *wire.Group:
+		if key == wire.KeyDeleteGroup {
+			return c.deleteGroup(ctx, who, m)
+		}
+		return c.describeGroup(ctx, who, m)
+	}
+	return c.administer(ctx, key, who, m)
+}
+
+// heartbeat may wait for long.
+func (c *conn) heartbeat(h wire.Head, m *wire.Heartbeat) {
+	a, err := c.s.groups.heartbeat(c.calm, m)
+	if err != nil {
+		c.fail(h, err)
+		return
+	}
+	c.reply(h, c.s.assigned(a))
+}
+
+// listGroups answers the groups that somebody may know of.
+func (c *conn) listGroups(ctx context.Context, who Identity, m *wire.ListGroups) (wire.Message, error) {
+	if err := c.s.allow(who, OpDescribe, m.Topic); err != nil {
+		return nil, err
+	}
+	names, err := c.s.engine.Groups(ctx, m.Topic)
+	r := &wire.ListGroupsReply{}
+	for _, name := range names {
+		if c.s.allow(who, OpDescribeGroup, name) == nil {
+			r.Groups = append(r.Groups, name)
+		}
+	}
+	return r, err
+}
+
+// mayTouch asks whether somebody may do something to a group of a topic that he may know.
+func (c *conn) mayTouch(who Identity, op Op, m *wire.Group) error {
+	err := c.s.allow(who, OpDescribe, m.Topic)
+	if err == nil {
+		err = c.s.allow(who, op, m.Group)
+	}
+	return err
+}
+
+// describeGroup tells what there is to tell, also where some of it is damaged.
+func (c *conn) describeGroup(ctx context.Context, who Identity, m *wire.Group) (wire.Message, error) {
+	if err := c.mayTouch(who, OpDescribeGroup, m); err != nil {
+		return nil, err
+	}
+	info, err := c.s.engine.DescribeGroup(ctx, m.Topic, m.Group)
+	damage := ""
+	if errors.Is(err, api.ErrDamaged) {
+		damage, err = err.Error(), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.s.groups.complete(m.Topic, &info)
+	return &wire.DescribeGroupReply{
+		Group: info.Name, Generation: info.Generation, Members: info.Members, Ranges: rangesAt(info.Ranges),
+		Lag: info.Lag, Cursor: info.Cursor, Damage: damage,
+	}, nil
+}
+
+func (c *conn) deleteGroup(ctx context.Context, who Identity, m *wire.Group) (wire.Message, error) {
+	if err := c.mayTouch(who, OpDeleteGroup, m); err != nil {
+		return nil, err
+	}
+	if err := c.s.groups.idle(m.Topic, m.Group); err != nil {
+		return nil, err
+	}
+	return &wire.Done{}, c.s.engine.DeleteGroup(ctx, m.Topic, m.Group)
+}
