@@ -20,11 +20,29 @@ import (
 // out: nothing comes that it did not ask for. The server's consumer is ahead of the
 // caller by what lies here; when the connection is lost, another one is opened behind
 // the last page that came.
+//
+// # Members
+//
+// With ConsumerOptions.Member the consumer shares the topic's ranges with the other
+// members of its group. Each range is read by one of them at a time; records with equal
+// keys come in the order they were stored, across splits and merges too, and each comes
+// to one member, or again to another one if it was not committed before its range moved.
+//
+// A call of Poll or Fetch says that what the calls before it returned is processed:
+// where the consumer is to let a range go, and at a range's end, that is committed in the
+// call. Otherwise nothing is committed but by Commit; Commit before Close, and nothing
+// comes twice. A member that does not call Poll or Fetch while others wait for a range of
+// it loses the range after a session (30 s, unless the server says otherwise), and one
+// whose process dies all of its ranges. Commit then fails with ErrRangeMoved for what it
+// lost.
+//
+// Cursor, Lag and Ranges are those of the member's own ranges; while it has none, Cursor is "".
 type Consumer struct {
 	c     *Client
 	opts  api.ConsumerOptions
 	topic fence.TopicID
 	ended bool
+	share *share // nil: the consumer is no member and reads the whole topic
 
 	conn   *conn // nil: to be opened
 	handle uint32
@@ -57,6 +75,10 @@ func (c *Client) NewConsumer(o api.ConsumerOptions) (*Consumer, error) {
 	r := &Consumer{c: c, opts: o}
 	ctx, cancel := r.limit(context.Background())
 	defer cancel()
+	if o.Member != "" {
+		r, err := c.newMember(ctx, o)
+		return r, about(o.Topic, err)
+	}
 	if err := r.open(ctx); err != nil {
 		return nil, about(o.Topic, err)
 	}
@@ -83,6 +105,9 @@ func (r *Consumer) open(ctx context.Context) error {
 	if from.Kind == api.AtTime {
 		ask.TimeMs = from.Time.UnixMilli()
 	}
+	if r.share != nil {
+		ask = r.openShare()
+	}
 	for n := 0; ; n++ {
 		cn, err := r.c.main.get(ctx)
 		if err != nil {
@@ -94,6 +119,9 @@ func (r *Consumer) open(ctx context.Context) error {
 		if err == nil {
 			reply := msg.(*wire.OpenConsumerReply)
 			r.conn, r.handle = cn, reply.Consumer
+			if r.share != nil {
+				return r.openedShare(reply.Cursor)
+			}
 			if r.behind == "" {
 				r.behind, r.place = reply.Cursor, reply.Cursor
 			}
@@ -174,6 +202,11 @@ func (r *Consumer) take(ctx context.Context, max int, wait bool) (api.Page, erro
 	if max < 1 {
 		return api.Page{}, fmt.Errorf("client: a page of %d records", max)
 	}
+	if r.share != nil {
+		if err := r.settle(ctx); err != nil {
+			return api.Page{}, about(r.opts.Topic, err)
+		}
+	}
 	if r.page == nil {
 		if r.spare == nil && cap(r.old) <= keptBytes {
 			r.spare = r.old
@@ -199,8 +232,21 @@ func (r *Consumer) take(ctx context.Context, max int, wait bool) (api.Page, erro
 func (r *Consumer) await(ctx context.Context, wait bool) error {
 	var since time.Time // of the first failure in a row
 	for failures := 0; ; {
+		if r.share != nil {
+			if err := r.settled(ctx); err != nil {
+				return err
+			}
+		}
 		fresh, err := r.round(ctx, wait)
 		switch {
+		case r.share != nil && moved(err):
+			r.drop()
+			if err := r.share.m.await(ctx); err != nil {
+				return err
+			}
+			continue
+		case err == nil && r.share != nil && len(r.share.ending) > 0 && r.page == nil:
+			continue
 		case err == nil && r.page != nil:
 			r.ask(wait)
 			return nil
@@ -230,6 +276,12 @@ func (r *Consumer) await(ctx context.Context, wait bool) error {
 // round gets one answer, into r.page if there is something in it. fresh says that it
 // was asked for here.
 func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error) {
+	if r.idle() {
+		if !wait {
+			return true, nil
+		}
+		return false, r.share.m.await(ctx)
+	}
 	if r.next != nil && r.next.waits && !wait && !r.next.over() {
 		r.drop() // it comes with the next record only
 	}
@@ -243,10 +295,16 @@ func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error)
 	if fresh = r.next == nil; fresh {
 		r.ask(wait)
 	}
+	var news <-chan struct{}
+	if r.share != nil {
+		news = r.share.m.news
+	}
 	late := time.NewTimer(pollWait + r.c.opts.RequestTimeout)
 	defer late.Stop()
 	select {
 	case <-r.next.done:
+	case <-news:
+		return false, nil
 	case <-late.C:
 		return fresh, &lostError{sent: true, cause: r.c.tooLate}
 	case <-ctx.Done():
@@ -269,6 +327,7 @@ func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error)
 		r.page = p
 	} else {
 		r.place, r.spare = p.cursor, a.raw
+		r.passed(p)
 	}
 	return fresh, nil
 }
@@ -308,8 +367,16 @@ func (r *Consumer) deliver(max int) (api.Page, error) {
 	p.skips = nil
 	if !p.rest() {
 		r.page, r.place, r.old = nil, p.cursor, p.raw
+		r.passed(p)
 	}
 	return out, nil
+}
+
+// passed notes that a page is handed out whole.
+func (r *Consumer) passed(p *page) {
+	if r.share != nil {
+		r.share.end(p)
+	}
 }
 
 // Cursor is the place behind the last record that was returned.
@@ -333,6 +400,12 @@ func (r *Consumer) commit(ctx context.Context, k kind, reset bool) error {
 	}
 	if r.opts.Group == "" {
 		return about(r.opts.Topic, errors.New("a consumer without a group has nothing to commit: set ConsumerOptions.Group"))
+	}
+	if r.share != nil && reset {
+		return about(r.opts.Topic, errors.New("a member does not reset its group: do that with a consumer of the group while it has no members"))
+	}
+	if r.share != nil {
+		return about(r.opts.Topic, r.commitShare(ctx))
 	}
 	_, err := r.c.askAs(ctx, k, wire.KeyCommit, &wire.Commit{
 		Topic: r.opts.Topic, Group: r.opts.Group, Cursor: r.Cursor(), Reset: reset,
@@ -363,6 +436,9 @@ func (r *Consumer) lag(ranges bool) (*wire.LagReply, error) {
 	if r.ended {
 		return nil, ErrClosed
 	}
+	if r.idle() {
+		return &wire.LagReply{}, nil
+	}
 	ctx, cancel := r.limit(context.Background())
 	defer cancel()
 	for n := 0; ; n++ {
@@ -387,12 +463,20 @@ func (r *Consumer) lag(ranges bool) (*wire.LagReply, error) {
 	}
 }
 
-// Close gives the consumer up. It commits nothing.
+// Close gives the consumer up. It commits nothing. A member leaves its group, and others
+// go on where it has committed; an error says that they do so only when its session is
+// over.
 func (r *Consumer) Close() error {
-	if !r.ended {
-		r.ended = true
-		r.drop()
-		r.page, r.old, r.spare = nil, nil, nil
+	if r.ended {
+		return nil
 	}
-	return nil
+	r.ended = true
+	r.drop()
+	r.page, r.old, r.spare = nil, nil, nil
+	if r.share == nil {
+		return nil
+	}
+	ctx, cancel := r.limit(context.Background())
+	defer cancel()
+	return about(r.opts.Topic, r.share.m.leave(ctx))
 }

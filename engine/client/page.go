@@ -16,7 +16,8 @@ type page struct {
 	mark             uint32
 	skips            []api.Skip // not told of yet
 	caughtUp         bool
-	cursor           string // behind the page
+	cursor           string   // behind the page
+	finished         []uint32 // ranges of a member that have come to their ends
 	raw              []byte
 	frames           []byte       // those not begun
 	batch            record.Batch // of the frame that was begun
@@ -34,7 +35,7 @@ func newPage(m *wire.Page, raw []byte, topic fence.TopicID) (*page, error) {
 	}
 	p := &page{
 		seq: m.Range, first: m.First, next: m.First, end: m.Next, mark: m.Mark,
-		caughtUp: m.CaughtUp, cursor: m.Cursor, raw: raw, frames: raw,
+		caughtUp: m.CaughtUp, cursor: m.Cursor, finished: m.Finished, raw: raw, frames: raw,
 	}
 	for _, s := range m.Skips {
 		if s.From+s.Offsets < s.From {
