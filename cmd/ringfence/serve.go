@@ -115,6 +115,9 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := f.checkLimits(); err != nil {
+		return usageError{err}
+	}
 	reach, err := f.mayListen()
 	if err != nil {
 		return err
@@ -161,6 +164,27 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	return d.run(cmd.Context())
 }
 
+// checkLimits refuses what no server can work with, before anything is opened.
+func (f *serveFlags) checkLimits() error {
+	for _, n := range []struct {
+		name string
+		n    int
+	}{{"max-connections", f.maxConns}, {"max-connections-per-ip", f.maxPerIP}, {"max-requests", f.maxRequests}} {
+		if n.n < 1 {
+			return fmt.Errorf("--%s is %d: want 1 or more", n.name, n.n)
+		}
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{{"idle-timeout", f.idle}, {"frame-timeout", f.frameTime}, {"write-timeout", f.writeTime}, {"shutdown-grace", f.grace}} {
+		if d.d <= 0 {
+			return fmt.Errorf("--%s is %s: want more than 0", d.name, d.d)
+		}
+	}
+	return nil
+}
+
 func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
@@ -205,15 +229,15 @@ type daemon struct {
 // bind takes the addresses before the directory is opened, which may take a while: a
 // mistake is told at once.
 func (d *daemon) bind(f *serveFlags) error {
-	listen := func(network, addr string) (net.Listener, error) {
+	listen := func(setting, network, addr string) (net.Listener, error) {
 		l, err := net.Listen(network, addr)
 		if err != nil {
-			return nil, fmt.Errorf("listening on %s: %w", addr, err)
+			return nil, fmt.Errorf("--%s %s: %w", setting, addr, err)
 		}
 		return l, nil
 	}
 	if f.listen != "" {
-		l, err := listen("tcp", f.listen)
+		l, err := listen("listen", "tcp", f.listen)
 		if err != nil {
 			return err
 		}
@@ -223,7 +247,7 @@ func (d *daemon) bind(f *serveFlags) error {
 		if err := removeStale(f.socket); err != nil {
 			return err
 		}
-		l, err := listen("unix", f.socket)
+		l, err := listen("socket", "unix", f.socket)
 		if err != nil {
 			return err
 		}
@@ -231,7 +255,7 @@ func (d *daemon) bind(f *serveFlags) error {
 	}
 	if f.admin != "" {
 		var err error
-		if d.adminAt, err = listen("tcp", f.admin); err != nil {
+		if d.adminAt, err = listen("admin", "tcp", f.admin); err != nil {
 			return err
 		}
 	}

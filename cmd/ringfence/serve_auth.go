@@ -28,6 +28,14 @@ func (f *serveFlags) mayListen() (r reach, err error) {
 	if f.listen == "" && f.socket == "" {
 		return r, refusal{errors.New("neither --listen nor --socket: nobody could reach it")}
 	}
+	if f.admin != "" && !f.insecure {
+		if local, err := isLoopback(f.admin); err != nil {
+			return r, usageError{fmt.Errorf("--admin: %w", err)}
+		} else if !local {
+			return r, refusal{fmt.Errorf("--admin %s is an address that other machines reach, and whoever does could look into the process's memory: "+
+				"give it one of this machine alone, or say --insecure if the network is trusted", f.admin)}
+		}
+	}
 	r = reach{trust: f.insecure, tls: f.tlsCert != "", known: f.clientCA != ""}
 	if f.listen == "" {
 		return r, nil

@@ -20,7 +20,8 @@ import (
 const variablePrefix = "RINGFENCE_"
 
 // foreignVariables belong to other things than settings.
-var foreignVariables = []string{dataDirVar, serverVar, "RINGFENCE_CONTEXT", userVar, passwordVar, tokenVar}
+var foreignVariables = []string{dataDirVar, serverVar, "RINGFENCE_CONTEXT", userVar, passwordVar, tokenVar,
+	"RINGFENCE_LOGS", "RINGFENCE_LONG"} // the last two are of tests
 
 // setting is one of them as it was found.
 type setting struct {
