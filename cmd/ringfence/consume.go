@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +23,7 @@ import (
 
 type consumeFlags struct {
 	group  string
+	member string
 	from   string
 	max    int64
 	follow bool
@@ -35,12 +38,18 @@ func (a *app) consumeCommand() *cobra.Command {
 		Long: `Print a topic's records to standard output; records of one key come in the order
 they were written. The end of a run names the cursor to go on from.
 
-With --group the position is kept in the data directory. It is committed at least
+With --group the position is kept with the topic. It is committed at least
 once a second, after what was printed, so a run that is killed may print its last
 records again and never leaves one out.
 Without --from a group goes on where it stopped, and everything else begins at the
 start. A group's position only moves forward here: a run with --from that ends
 before it leaves it as it is.
+
+Through a server, runs with the same --group share the topic's ranges: each is a member
+under the name that --member gives, or one made up, and gets what no other one has.
+When one ends, or is silent for as long as the server has it (30 s), the others take
+over. A run that is started again under its name takes its own place. With --from
+a run is no member and reads the whole topic.
 
 --from is start, end, the cursor that an earlier run named, a time (RFC 3339, or
 milliseconds since 1970), or how long ago (90s, 15m, 36h): the first record of each
@@ -51,12 +60,14 @@ directory it is alone: only this process has it, so nobody stores what it would 
 Follow through a server (--server), or link the engine.`,
 		Example: `  ringfence consume logs --from start
   ringfence consume logs --group billing --follow --format json
+  ringfence consume logs --server 10.0.0.7:4040 --group billing --member billing-1 --follow
   ringfence consume logs --from 2024-05-01T12:00:00Z --max 100`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.consume(cmd.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.group, "group", "", "keep the position under this name")
+	fl.StringVar(&f.member, "member", "", "take part in the group under this name, through a server (HOST-PID-RANDOM if not given)")
 	fl.StringVar(&f.from, "from", "", "start, end, a cursor, a time, or how long ago (15m)")
 	fl.Int64Var(&f.max, "max", 0, "stop after this many records; 0 is all")
 	fl.BoolVar(&f.follow, "follow", false, "wait at the end until a signal comes")
@@ -69,7 +80,7 @@ type consumeReport struct {
 	Topic   string `json:"topic"`
 	Records int64  `json:"records"`
 	Skipped uint64 `json:"skipped"`
-	Cursor  string `json:"cursor"`
+	Cursor  string `json:"cursor"` // "" of a member
 }
 
 func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
@@ -85,14 +96,19 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 		return err
 	}
 	return a.withLog(ctx, false, func(ctx context.Context, l api.Log) error {
-		c, err := l.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: f.group, From: from})
+		if f.member, err = memberName(l, f); err != nil {
+			return err
+		}
+		c, err := l.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: f.group, Member: f.member, From: from})
 		if err != nil {
 			return missingTopic(topic, "", err)
 		}
 		s := consumeReport{Topic: topic}
 		p := &printer{app: a, c: c, flags: f, report: &s, out: bufio.NewWriterSize(a.out, 256<<10), write: write}
 		err = p.run(ctx)
-		s.Cursor = c.Cursor()
+		if f.member == "" { // else it is of some ranges only
+			s.Cursor = c.Cursor()
+		}
 		err = errors.Join(err, c.Close())
 		switch rest := withoutCancel(err); {
 		case err != nil && ctx.Err() != nil && rest != nil:
@@ -104,6 +120,8 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 			if jerr := json.NewEncoder(a.err).Encode(s); err == nil {
 				err = jerr
 			}
+		} else if f.member != "" {
+			fmt.Fprintf(a.err, "%s by member %s of group %s\n", plural(s.Records, "record"), f.member, f.group)
 		} else {
 			fmt.Fprintf(a.err, "%s; go on with --from %s\n", plural(s.Records, "record"), s.Cursor)
 		}
@@ -170,6 +188,12 @@ func (p *printer) next(ctx context.Context) (engine.Page, error) {
 	if err := ctx.Err(); err != nil {
 		return engine.Page{}, err
 	}
+	if p.flags.member != "" {
+		// The call may commit what was printed, for a range to be handed over.
+		if err := p.out.Flush(); err != nil {
+			return engine.Page{}, fmt.Errorf("standard output: %w", err)
+		}
+	}
 	return p.c.Fetch(p.want())
 }
 
@@ -211,11 +235,32 @@ func (p *printer) commit(ctx context.Context) error {
 		return nil
 	}
 	// What was printed is committed also when a signal came meanwhile.
-	if err := p.c.Commit(context.WithoutCancel(ctx)); err != nil {
+	err := p.c.Commit(context.WithoutCancel(ctx))
+	if errors.Is(err, client.ErrRangeMoved) && !errors.Is(err, client.ErrMemberReplaced) {
+		fmt.Fprintf(p.err, "ringfence: %v; another member prints some of it again\n", err)
+		err = nil
+	}
+	if err != nil {
 		return err
 	}
 	p.pending = 0
 	return nil
+}
+
+// memberName is who takes part in the group; "" for a run that reads the whole topic.
+func memberName(l api.Log, f consumeFlags) (string, error) {
+	_, remote := l.(remoteLog)
+	switch {
+	case f.member != "" && (f.group == "" || f.from != "" || !remote):
+		return "", usageError{errors.New("--member takes part in a --group, through a --server, and goes on where the group is: without --from")}
+	case f.member != "" || f.group == "" || f.from != "" || !remote:
+		return f.member, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%08x", host, os.Getpid(), rand.Uint32()), nil
 }
 
 // parseFrom reads --from, or the flag of that kind that is named. A number is a time in milliseconds; cursors are never

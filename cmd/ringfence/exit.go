@@ -148,7 +148,7 @@ func exitCode(err error) int {
 		return exitDamaged
 	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, engine.ErrNoSuchUser, engine.ErrNoSuchGrant, engine.ErrNoSuchToken, cp.ErrNoSuchRange, cp.ErrNoSuchSegment):
 		return exitNotFound
-	case is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
+	case is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
 	}
 	return exitFailed

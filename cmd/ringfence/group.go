@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
 
@@ -15,7 +18,8 @@ func (a *app) groupCommand() *cobra.Command {
 		Use:   "group",
 		Short: "List, describe, move and delete the positions of consumer groups",
 		Long: `List, describe, move and delete the positions of consumer groups. A group is there
-once 'ringfence consume --group', or a program, has committed its position in a topic.`,
+once 'ringfence consume --group', or a program, has committed its position in a topic
+or taken part in it as a member. A group is not moved or deleted while it has members.`,
 	}
 	cmd.AddCommand(a.groupListCommand(), a.groupDescribeCommand(), a.groupResetCommand(), a.groupDeleteCommand())
 	return cmd
@@ -27,10 +31,10 @@ func (a *app) groupListCommand() *cobra.Command {
 		Short: "List the groups of a topic, or of all topics",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				topics := args
 				if len(args) == 0 {
-					list, err := e.Topics(ctx)
+					list, err := l.Topics(ctx)
 					if err != nil {
 						return err
 					}
@@ -41,12 +45,12 @@ func (a *app) groupListCommand() *cobra.Command {
 				list := []groupReport{}
 				var unknown error // a damaged topic does not hide the others
 				for _, topic := range topics {
-					names, err := e.Groups(ctx, topic)
+					names, err := l.Groups(ctx, topic)
 					if err != nil {
 						return err
 					}
 					for _, name := range names {
-						g, err := e.DescribeGroup(ctx, topic, name)
+						g, err := l.DescribeGroup(ctx, topic, name)
 						if err != nil && !errors.Is(err, engine.ErrDamaged) {
 							return err
 						}
@@ -66,11 +70,12 @@ func (a *app) groupDescribeCommand() *cobra.Command {
 		Short: "Show where a group is and how far it is behind",
 		Long: `Show, for each range that a group has not finished, the next offset it reads, where
 the range ends, how many records lie between, and how long the oldest of those has
-waited. Records that retention removed do not count.`,
+waited. Records that retention removed do not count. Through a server it shows the
+group's members, too, and who reads which range.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				info, err := e.DescribeGroup(ctx, args[0], args[1])
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				info, err := l.DescribeGroup(ctx, args[0], args[1])
 				if err != nil && !errors.Is(err, engine.ErrDamaged) {
 					return err
 				}
@@ -88,15 +93,15 @@ func (a *app) groupDeleteCommand() *cobra.Command {
 		Short: "Forget a group's position; a group of that name begins at the start",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				info, err := e.DescribeGroup(ctx, args[0], args[1])
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				info, err := l.DescribeGroup(ctx, args[0], args[1])
 				if err != nil && !errors.Is(err, engine.ErrDamaged) {
 					return err
 				}
 				if err := a.confirmGroup(yes, info.Name, fmt.Sprintf("Forget where group %s of topic %s is", info.Name, args[0])); err != nil {
 					return err
 				}
-				if err := e.DeleteGroup(ctx, args[0], info.Name); err != nil {
+				if err := l.DeleteGroup(ctx, args[0], info.Name); err != nil {
 					return err
 				}
 				return a.report(groupJSON(args[0], info), func() {
@@ -125,6 +130,10 @@ type groupReport struct {
 	Behind *int64             `json:"behind_ms"` // age of the oldest unread record; null: it cannot be read
 	Cursor string             `json:"cursor"`
 	Ranges []groupRangeReport `json:"ranges"`
+
+	// Of a group with members, through a server alone.
+	Members    []string `json:"members,omitempty"`
+	Generation uint64   `json:"generation,omitempty"`
 }
 
 type groupRangeReport struct {
@@ -133,10 +142,14 @@ type groupRangeReport struct {
 	End    uint64 `json:"end"`
 	Lag    uint64 `json:"lag"`
 	Behind *int64 `json:"behind_ms"`
+	Member string `json:"member,omitempty"` // who reads it
 }
 
 func groupJSON(topic string, g engine.GroupInfo) groupReport {
-	r := groupReport{Group: g.Name, Topic: topic, Lag: g.Lag, Cursor: g.Cursor, Ranges: groupRanges(g.Ranges)}
+	r := groupReport{
+		Group: g.Name, Topic: topic, Lag: g.Lag, Cursor: g.Cursor, Ranges: groupRanges(g.Ranges),
+		Members: g.Members, Generation: g.Generation,
+	}
 	r.Behind = new(int64)
 	for _, p := range r.Ranges {
 		switch {
@@ -153,7 +166,7 @@ func groupJSON(topic string, g engine.GroupInfo) groupReport {
 func groupRanges(list []engine.GroupRange) []groupRangeReport {
 	out := make([]groupRangeReport, 0, len(list))
 	for _, p := range list {
-		r := groupRangeReport{Range: p.Range, Offset: p.Offset, End: p.End, Lag: p.Lag}
+		r := groupRangeReport{Range: p.Range, Offset: p.Offset, End: p.End, Lag: p.Lag, Member: p.Member}
 		if ms := p.Behind.Milliseconds(); p.Behind >= 0 {
 			r.Behind = &ms
 		}
@@ -176,10 +189,19 @@ func (a *app) printGroups(list []groupReport) {
 
 func (a *app) printGroup(g groupReport) {
 	a.printf("group %s of topic %s: lag %s, behind %s\n", g.Group, g.Topic, plural(g.Lag, "record"), behindText(g.Lag, g.Behind))
+	if len(g.Members) > 0 {
+		a.printf("members %s\n", strings.Join(g.Members, ", "))
+	}
 	a.printf("cursor %s\n\n", g.Cursor)
 	rows := [][]string{{"RANGE", "UNREAD [FIRST,NEXT)", "LAG", "BEHIND"}}
 	for _, r := range g.Ranges {
 		rows = append(rows, []string{fmt.Sprint(r.Range), offsetsText(r.Offset, r.End), countText(r.Lag), behindText(r.Lag, r.Behind)})
+	}
+	if len(g.Members) > 0 {
+		rows[0] = append(rows[0], "MEMBER")
+		for i, r := range g.Ranges {
+			rows[i+1] = append(rows[i+1], cmp.Or(r.Member, "-"))
+		}
 	}
 	a.table(rows...)
 }

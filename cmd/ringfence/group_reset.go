@@ -34,8 +34,8 @@ records the group skips and how many it reads again, and asks.`,
 			if err != nil {
 				return err
 			}
-			return a.withEngine(cmd.Context(), false, func(ctx context.Context, e *engine.Engine) error {
-				return a.resetGroup(ctx, e, args[0], args[1], to, from, yes)
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				return a.resetGroup(ctx, l, args[0], args[1], to, from, yes)
 			})
 		},
 	}
@@ -52,12 +52,12 @@ type resetReport struct {
 	Again   uint64      `json:"again"`   // records that it reads again
 }
 
-func (a *app) resetGroup(ctx context.Context, e *engine.Engine, topic, group, to string, from engine.From, yes bool) (err error) {
-	before, err := e.DescribeGroup(ctx, topic, group)
+func (a *app) resetGroup(ctx context.Context, l api.Log, topic, group, to string, from engine.From, yes bool) (err error) {
+	before, err := l.DescribeGroup(ctx, topic, group)
 	if err != nil {
 		return err
 	}
-	c, err := e.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: group, From: from})
+	c, err := l.NewConsumer(engine.ConsumerOptions{Topic: topic, Group: group, From: from})
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (a *app) resetGroup(ctx context.Context, e *engine.Engine, topic, group, to
 	if err := c.Reset(ctx); err != nil {
 		return err
 	}
-	after, err := e.DescribeGroup(ctx, topic, group)
+	after, err := l.DescribeGroup(ctx, topic, group)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,24 @@ func TestCommandsOverServer(t *testing.T) {
 			}
 			do("", exitOK, "topic", "policy", "set", "week", "--max-age", "7d")
 			do("", exitOK, "topic", "policy", "bind", "logs", "week")
+			do("", exitConflict, "topic", "policy", "delete", "week")
+			do("", exitOK, "topic", "policy", "delete", "week", "--force")
+			do("", exitUsage, "consume", "logs", "--group", "g", "--member", "m", "--from", "start")
+			do("", exitUsage, "consume", "logs", "--member", "m")
+			if out := do("", exitOK, "group", "describe", "logs", "g"); !strings.Contains(out, "lag 0 records") {
+				t.Errorf("described: %s", out)
+			}
+			if out := do("", exitOK, "group", "reset", "logs", "g", "--to", "start", "--yes"); !strings.Contains(out, "reads 500 records again") {
+				t.Errorf("reset: %s", out)
+			}
+			if out := do("", exitOK, "consume", "logs", "--group", "g", "--member", "m"); strings.Count(out, "line ") != 500 || !strings.Contains(out, "500 records by member m of group g") {
+				t.Errorf("read again: %s", out)
+			}
+			if out := do("", exitOK, "group", "list"); !strings.Contains(out, "logs") {
+				t.Errorf("listed: %s", out)
+			}
+			do("", exitOK, "group", "delete", "logs", "g", "--yes")
+			do("", exitNotFound, "group", "describe", "logs", "g")
 			if out := do("", exitOK, "topic", "ls"); !strings.Contains(out, "week") {
 				t.Errorf("listed: %s", out)
 			}

@@ -75,7 +75,7 @@ func (a *app) rootCommand() *cobra.Command {
 
 Commands work on the data directory given with --data-dir or RINGFENCE_DATA_DIR,
 which only one process may have open at a time. "ringfence serve" opens one for many:
-topic, produce and consume reach it with --server or RINGFENCE_SERVER. Start with
+topic, group, produce and consume reach it with --server or RINGFENCE_SERVER. Start with
 "ringfence demo", which needs nothing, or with "ringfence topic create" and
 "ringfence produce".`,
 		SilenceErrors: true,

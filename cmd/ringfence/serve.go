@@ -36,6 +36,7 @@ type serveFlags struct {
 	maxConns, maxPerIP         int
 	maxRequests                int
 	idle, frameTime, writeTime time.Duration
+	groupSession               time.Duration
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -95,6 +96,7 @@ machines reach it takes --insecure as well.`,
 	fl.IntVar(&f.maxRequests, "max-requests", 256, "requests of one connection at a time")
 	fl.DurationVar(&f.idle, "idle-timeout", time.Minute, "a connection that sends nothing for so long is closed")
 	fl.DurationVar(&f.frameTime, "frame-timeout", 30*time.Second, "for one request to arrive whole")
+	fl.DurationVar(&f.groupSession, "group-session", 30*time.Second, "for a group's member to be silent before its ranges go to others")
 	fl.DurationVar(&f.writeTime, "write-timeout", 30*time.Second, "for a client to take what it is sent")
 	return cmd
 }
@@ -153,6 +155,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 		Name: "ringfence " + thisVersion().String(), TLS: tlsConfig, Logger: log,
 		MaxConns: f.maxConns, MaxConnsPerIP: f.maxPerIP, MaxRequests: f.maxRequests,
 		IdleTimeout: f.idle, FrameTimeout: f.frameTime, WriteTimeout: f.writeTime,
+		Session: f.groupSession,
 	}
 	d.guard(f, reach, &o)
 	d.server, err = server.New(d.engine.Backend(), o)

@@ -88,11 +88,7 @@ again or they are bound elsewhere.`,
 				}
 				remove := l.DeletePolicy
 				if force {
-					linked, ok := l.(linkedLog)
-					if !ok {
-						return usageError{errors.New("--force works on a data directory, not through a server")}
-					}
-					remove = linked.ForgetPolicy
+					remove = l.ForgetPolicy
 				}
 				switch err := remove(ctx, args[0]); {
 				case errors.Is(err, engine.ErrPolicyInUse):
