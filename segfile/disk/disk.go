@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"syscall"
 )
 
@@ -126,6 +127,16 @@ type File interface {
 	// Close ends the use of the file. Operations that a queue has taken finish
 	// first, in the background; new ones are refused with ErrClosed.
 	Close() error
+}
+
+// Buffered is a File that can also be read through the system's page cache, which is
+// what sendfile does.
+type Buffered interface {
+	// Buffered opens the file once more, for such reads; the caller closes it. It is for
+	// files that nobody writes any more: what is written meanwhile may be seen or not.
+	// What was written before is seen, whatever the cache had of an earlier life of the
+	// file. errors.ErrUnsupported where that is not known to be so.
+	Buffered() (*os.File, error)
 }
 
 // Kind is what an Op does.

@@ -113,6 +113,8 @@ func (d *osDisk) openFile(op, name string, flags int, readOnly bool) (File, erro
 	return f, nil
 }
 
+var errReplaced = fmt.Errorf("%w: another file has taken its place", ErrInvalid)
+
 // openHandle opens the file under its name. Nobody uses it meanwhile.
 func (f *osFile) openHandle(name string, flags int) error {
 	flags |= unix.O_NONBLOCK // or opening a pipe waits for its other end
@@ -132,7 +134,7 @@ func (f *osFile) openHandle(name string, flags int) error {
 	}
 	st, err := regular(h)
 	if err == nil && f.stat != nil && !os.SameFile(f.stat, st) {
-		err = fmt.Errorf("%w: another file has taken its place", ErrInvalid)
+		err = errReplaced
 	}
 	if err != nil {
 		h.Close()

@@ -148,6 +148,37 @@ func (f *osFile) Size() (int64, error) {
 	return st.Size, nil
 }
 
+// Buffered opens the file for reads through the page cache. A direct write drops the
+// pages it makes old, also from under a socket that is still sending them, so these
+// never change; a file system that would write into them is not for this.
+func (f *osFile) Buffered() (*os.File, error) {
+	if err := f.acquire(); err != nil {
+		return nil, f.fail("open for buffered reads", 0, 0, err)
+	}
+	defer f.release()
+	if !f.direct || !dropsPages(f.fd) {
+		return nil, f.fail("open for buffered reads", 0, 0, errors.ErrUnsupported)
+	}
+	h, err := f.d.root.OpenFile(f.Name(), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, osErr("open for buffered reads", f.Name(), err)
+	}
+	if err := f.same(h); err != nil {
+		h.Close()
+		return nil, osErr("open for buffered reads", f.Name(), err)
+	}
+	return h, nil
+}
+
+// same refuses a handle that is not of this file.
+func (f *osFile) same(h *os.File) error {
+	st, err := regular(h)
+	if err == nil && !os.SameFile(f.stat, st) {
+		err = errReplaced
+	}
+	return err
+}
+
 // bounce is memory that direct I/O accepts, for callers whose memory it does not.
 // A blocking call may use the heap: the kernel is done with it when it returns.
 type bounce struct{ b []byte }

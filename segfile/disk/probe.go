@@ -124,6 +124,17 @@ func fileSystemName(magic int64) string {
 	return fmt.Sprintf("file system %#x", magic)
 }
 
+// dropsPages says whether a direct write to an open file is known to take the pages that
+// it makes old out of the page cache instead of changing them.
+func dropsPages(fd int) bool {
+	var st unix.Statfs_t
+	if unix.Fstatfs(fd, &st) != nil {
+		return false
+	}
+	name := fileSystemName(int64(st.Type))
+	return name == "ext4" || name == "xfs"
+}
+
 // warnings are what is known of a kernel and file system that may cost data or
 // durability.
 func warnings(fileSystem, release string) (w []string) {
