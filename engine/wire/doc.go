@@ -141,12 +141,22 @@
 // # Consuming
 //
 // OpenConsumer answers a handle, like a producer's. A Page carries whole record frames of
-// one range, one behind another without padding, as they are stored, with salt 0, and
-// compressed if their producer compressed them: s2 is the block format of
-// github.com/klauspost/compress/s2. Of their records those with offsets from first up
-// to, not including, next are the page's; first and last frame may have others. skips
-// are offsets that were moved past because nothing is stored there any more, and may
-// come without any frame. With caught_up there was nothing more.
+// one range, one behind another, compressed if their producer compressed them: s2 is the
+// block format of github.com/klauspost/compress/s2. Of their records those with offsets
+// from first up to, not including, next are the page's; first and last frame may have
+// others. skips are offsets that were moved past because nothing is stored there any
+// more, and may come without any frame. With caught_up there was nothing more.
+//
+// With salt 0 the server has verified the frames, they follow one another without
+// padding, and their head's checksum is that of salt 0. A request with stored allows
+// another kind of page, which costs the server less: frames as they lie in a file. Then
+// salt is theirs, not 0, and nobody has looked at more than their heads. Each begins a
+// multiple of 64 bytes behind the begin of the page. Behind a frame the next one begins
+// at the next such multiple, or, as long as the four bytes there are zero, 64 bytes on;
+// there are less than 4,096 such bytes, and none behind the last frame. What the server
+// cannot read of the file comes as zeros. So a client verifies every frame, and where one
+// is damaged or missing it opens a consumer at its place and asks again without stored: the
+// server then says what is wrong there.
 //
 // The cursor of a page is the consumer's place behind it. It is opaque: a client stores it
 // and hands it back, to OpenConsumer or to Commit, which makes it the place of a group.
@@ -157,7 +167,7 @@
 //
 // Subscribe has the server push pages as they come, each with the id of the Subscribe,
 // until CloseConsumer, after which Done answers it, or until it fails. The bytes of the
-// record frames pushed count against window until Credit gives them back. While any of it
+// record frames pushed, with those between them, count against window until Credit gives them back. While any of it
 // is left a page may come, of as many bytes as are left or, where one record frame alone
 // has more, of that frame. A page without frames may come to say that the consumer has
 // caught up. A consumer with a subscription takes no Fetch.

@@ -10,6 +10,7 @@ type FetchT struct {
 	Consumer uint32 `json:"consumer"`
 	MaxBytes uint32 `json:"max_bytes"`
 	WaitMs   uint32 `json:"wait_ms"`
+	Stored   bool   `json:"stored"`
 }
 
 func (t *FetchT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -20,6 +21,7 @@ func (t *FetchT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	FetchAddConsumer(builder, t.Consumer)
 	FetchAddMaxBytes(builder, t.MaxBytes)
 	FetchAddWaitMs(builder, t.WaitMs)
+	FetchAddStored(builder, t.Stored)
 	return FetchEnd(builder)
 }
 
@@ -27,6 +29,7 @@ func (rcv *Fetch) UnPackTo(t *FetchT) {
 	t.Consumer = rcv.Consumer()
 	t.MaxBytes = rcv.MaxBytes()
 	t.WaitMs = rcv.WaitMs()
+	t.Stored = rcv.Stored()
 }
 
 func (rcv *Fetch) UnPack() *FetchT {
@@ -101,8 +104,20 @@ func (rcv *Fetch) MutateWaitMs(n uint32) bool {
 	return rcv._tab.MutateUint32Slot(8, n)
 }
 
+func (rcv *Fetch) Stored() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *Fetch) MutateStored(n bool) bool {
+	return rcv._tab.MutateBoolSlot(10, n)
+}
+
 func FetchStart(builder *flatbuffers.Builder) {
-	builder.StartObject(3)
+	builder.StartObject(4)
 }
 func FetchAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -112,6 +127,9 @@ func FetchAddMaxBytes(builder *flatbuffers.Builder, maxBytes uint32) {
 }
 func FetchAddWaitMs(builder *flatbuffers.Builder, waitMs uint32) {
 	builder.PrependUint32Slot(2, waitMs, 0)
+}
+func FetchAddStored(builder *flatbuffers.Builder, stored bool) {
+	builder.PrependBoolSlot(3, stored, false)
 }
 func FetchEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -16,6 +16,7 @@ type PageT struct {
 	CaughtUp bool     `json:"caught_up"`
 	Cursor   string   `json:"cursor"`
 	Finished []uint32 `json:"finished"`
+	Salt     uint64   `json:"salt"`
 }
 
 func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -55,6 +56,7 @@ func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	PageAddCaughtUp(builder, t.CaughtUp)
 	PageAddCursor(builder, cursorOffset)
 	PageAddFinished(builder, finishedOffset)
+	PageAddSalt(builder, t.Salt)
 	return PageEnd(builder)
 }
 
@@ -78,6 +80,7 @@ func (rcv *Page) UnPackTo(t *PageT) {
 	for j := 0; j < finishedLength; j++ {
 		t.Finished[j] = rcv.Finished(j)
 	}
+	t.Salt = rcv.Salt()
 }
 
 func (rcv *Page) UnPack() *PageT {
@@ -242,8 +245,20 @@ func (rcv *Page) MutateFinished(j int, n uint32) bool {
 	return false
 }
 
+func (rcv *Page) Salt() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(22))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *Page) MutateSalt(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(22, n)
+}
+
 func PageStart(builder *flatbuffers.Builder) {
-	builder.StartObject(9)
+	builder.StartObject(10)
 }
 func PageAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -277,6 +292,9 @@ func PageAddFinished(builder *flatbuffers.Builder, finished flatbuffers.UOffsetT
 }
 func PageStartFinishedVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
 	return builder.StartVector(4, numElems, 4)
+}
+func PageAddSalt(builder *flatbuffers.Builder, salt uint64) {
+	builder.PrependUint64Slot(9, salt, 0)
 }
 func PageEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

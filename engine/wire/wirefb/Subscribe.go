@@ -10,6 +10,7 @@ type SubscribeT struct {
 	Consumer uint32 `json:"consumer"`
 	Window   uint32 `json:"window"`
 	MaxBytes uint32 `json:"max_bytes"`
+	Stored   bool   `json:"stored"`
 }
 
 func (t *SubscribeT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -20,6 +21,7 @@ func (t *SubscribeT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	SubscribeAddConsumer(builder, t.Consumer)
 	SubscribeAddWindow(builder, t.Window)
 	SubscribeAddMaxBytes(builder, t.MaxBytes)
+	SubscribeAddStored(builder, t.Stored)
 	return SubscribeEnd(builder)
 }
 
@@ -27,6 +29,7 @@ func (rcv *Subscribe) UnPackTo(t *SubscribeT) {
 	t.Consumer = rcv.Consumer()
 	t.Window = rcv.Window()
 	t.MaxBytes = rcv.MaxBytes()
+	t.Stored = rcv.Stored()
 }
 
 func (rcv *Subscribe) UnPack() *SubscribeT {
@@ -101,8 +104,20 @@ func (rcv *Subscribe) MutateMaxBytes(n uint32) bool {
 	return rcv._tab.MutateUint32Slot(8, n)
 }
 
+func (rcv *Subscribe) Stored() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *Subscribe) MutateStored(n bool) bool {
+	return rcv._tab.MutateBoolSlot(10, n)
+}
+
 func SubscribeStart(builder *flatbuffers.Builder) {
-	builder.StartObject(3)
+	builder.StartObject(4)
 }
 func SubscribeAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -112,6 +127,9 @@ func SubscribeAddWindow(builder *flatbuffers.Builder, window uint32) {
 }
 func SubscribeAddMaxBytes(builder *flatbuffers.Builder, maxBytes uint32) {
 	builder.PrependUint32Slot(2, maxBytes, 0)
+}
+func SubscribeAddStored(builder *flatbuffers.Builder, stored bool) {
+	builder.PrependBoolSlot(3, stored, false)
 }
 func SubscribeEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()
