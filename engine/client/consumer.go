@@ -48,6 +48,7 @@ type Consumer struct {
 	handle uint32
 	behind string // cursor behind the last page that came
 	next   *fetch // asked for; nil: nothing
+	wary   bool   // frames came damaged: the server is to verify the next ones
 
 	page    *page  // being handed out; nil: none
 	place   string // cursor behind the last page that was handed out whole
@@ -153,6 +154,7 @@ func closeConsumer(handle uint32) *request {
 type fetch struct {
 	done  chan struct{} // closed with the rest
 	waits bool          // the server waits for a record
+	plain bool          // the server verifies the frames
 	ans   answer
 }
 
@@ -165,8 +167,8 @@ func (f *fetch) answered(_ *request, a answer) {
 
 // ask asks for the next page.
 func (r *Consumer) ask(wait bool) {
-	f := &fetch{done: make(chan struct{}), waits: wait}
-	m := &wire.Fetch{Consumer: r.handle, MaxBytes: pageBytes}
+	f := &fetch{done: make(chan struct{}), waits: wait, plain: r.wary}
+	m := &wire.Fetch{Consumer: r.handle, MaxBytes: pageBytes, Stored: !r.wary}
 	if wait {
 		m.WaitMs = uint32(pollWait / time.Millisecond)
 	}
@@ -207,24 +209,30 @@ func (r *Consumer) take(ctx context.Context, max int, wait bool) (api.Page, erro
 			return api.Page{}, about(r.opts.Topic, err)
 		}
 	}
-	if r.page == nil {
-		if r.spare == nil && cap(r.old) <= keptBytes {
-			r.spare = r.old
+	for {
+		if r.page == nil {
+			if r.spare == nil && cap(r.old) <= keptBytes {
+				r.spare = r.old
+			}
+			r.old = nil
+			if err := r.await(ctx, wait); err != nil {
+				return api.Page{}, about(r.opts.Topic, err)
+			}
 		}
-		r.old = nil
-		if err := r.await(ctx, wait); err != nil {
-			return api.Page{}, about(r.opts.Topic, err)
+		stored := r.page.salt != 0
+		page, err := r.deliver(max)
+		if err == nil {
+			return page, nil
 		}
-	}
-	page, err := r.deliver(max)
-	if err != nil {
 		// What is wrong with the page may be so with this copy of it alone.
 		r.behind = r.Cursor()
 		r.place, r.page = r.behind, nil
 		r.drop()
-		return api.Page{}, about(r.opts.Topic, err)
+		if !stored {
+			return api.Page{}, about(r.opts.Topic, err)
+		}
+		r.wary = true
 	}
-	return page, nil
 }
 
 // await waits for the next page and asks for the one behind it. Without wait the page
@@ -312,16 +320,26 @@ func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error)
 	case <-r.c.quit:
 		return fresh, ErrClosed
 	}
-	a := r.next.ans
+	a, plain := r.next.ans, r.next.plain
 	r.next = nil
 	if a.err != nil {
 		return fresh, a.err
 	}
-	p, err := newPage(a.msg.(*wire.Page), a.raw, r.topic)
+	m := a.msg.(*wire.Page)
+	p, err := newPage(m, a.raw, r.topic)
+	switch {
+	case m.Salt != 0 && plain:
+		err = fmt.Errorf("%w: a page of range %d: frames that were to be verified came as they are stored", ErrProtocol, m.Range)
+	case m.Salt != 0 && err != nil:
+		r.drop()
+		r.wary = true
+		return false, nil // the server says what is wrong, once it has looked
+	}
 	if err != nil {
 		r.drop()
 		return fresh, err
 	}
+	r.wary = r.wary && !p.rest()
 	r.behind = p.cursor
 	if p.rest() || len(p.skips) > 0 {
 		r.page = p

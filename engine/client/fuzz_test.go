@@ -106,16 +106,21 @@ func FuzzPage(f *testing.F) {
 	record.Stamp(two[len(one):], 1, 0, 0)
 	gap := append([]byte{}, two...)
 	record.Stamp(gap[len(one):], 6, 0, 0)
-	f.Add(uint64(0), uint64(1), uint64(0), uint64(0), one)
-	f.Add(uint64(0), uint64(2), uint64(0), uint64(0), two)
-	f.Add(uint64(0), uint64(7), uint64(1), uint64(5), gap)
-	f.Add(uint64(0), uint64(7), uint64(0), uint64(0), gap)
-	f.Add(uint64(1), uint64(2), uint64(0), uint64(0), two)
-	f.Add(uint64(5), uint64(1), uint64(0), uint64(0), one)
-	f.Add(^uint64(0), uint64(1), ^uint64(0), ^uint64(0), []byte(nil))
-	f.Fuzz(func(t *testing.T, first, next, from, offsets uint64, raw []byte) {
-		restamp(raw)
-		m := &wire.Page{First: first, Next: next, Mark: 9, Cursor: fakeCursor(next), Skips: []*wire.Skip{{From: from, Offsets: offsets}}}
+	padded := append(append([]byte{}, one...), make([]byte, 4096-len(one))...)
+	padded = append(padded, two[len(one):]...)
+	for _, salt := range []uint64{0, 77} {
+		f.Add(uint64(0), uint64(1), uint64(0), uint64(0), salt, one)
+		f.Add(uint64(0), uint64(2), uint64(0), uint64(0), salt, two)
+		f.Add(uint64(0), uint64(7), uint64(1), uint64(5), salt, gap)
+		f.Add(uint64(0), uint64(7), uint64(0), uint64(0), salt, gap)
+		f.Add(uint64(1), uint64(2), uint64(0), uint64(0), salt, two)
+		f.Add(uint64(5), uint64(1), uint64(0), uint64(0), salt, one)
+		f.Add(^uint64(0), uint64(1), ^uint64(0), ^uint64(0), salt, []byte(nil))
+		f.Add(uint64(0), uint64(2), uint64(0), uint64(0), salt, padded)
+	}
+	f.Fuzz(func(t *testing.T, first, next, from, offsets, salt uint64, raw []byte) {
+		restamp(raw, salt)
+		m := &wire.Page{First: first, Next: next, Mark: 9, Salt: salt, Cursor: fakeCursor(next), Skips: []*wire.Skip{{From: from, Offsets: offsets}}}
 		p, err := newPage(m, raw, fakeTopic)
 		if err != nil {
 			return
@@ -144,13 +149,15 @@ func FuzzPage(f *testing.F) {
 
 // restamp gives the heads of frames a good checksum, or that hides all the code behind
 // it.
-func restamp(raw []byte) {
-	for len(raw) >= record.HeaderSize {
-		n := int(binary.LittleEndian.Uint32(raw[8:]))
-		record.Stamp(raw, binary.LittleEndian.Uint64(raw[24:]), int64(binary.LittleEndian.Uint64(raw[112:])), 0)
-		if n < record.HeaderSize || n > len(raw) {
+func restamp(raw []byte, salt uint64) {
+	for rest := raw; len(rest) >= record.HeaderSize; {
+		n := int(binary.LittleEndian.Uint32(rest[8:]))
+		record.Stamp(rest, binary.LittleEndian.Uint64(rest[24:]), int64(binary.LittleEndian.Uint64(rest[112:])), salt)
+		if n < record.HeaderSize || n > len(rest) {
 			return
 		}
-		raw = raw[n:]
+		if rest = rest[n:]; salt != 0 { // to wherever something lies again
+			rest = bytes.TrimLeft(rest, "\x00")
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -14,6 +15,7 @@ type page struct {
 	seq              uint32 // of the range
 	first, next, end uint64 // offsets of its first record, the next one to hand out, and behind its last
 	mark             uint32
+	salt             uint64     // of the frames; 0: the server has verified them
 	skips            []api.Skip // not told of yet
 	caughtUp         bool
 	cursor           string   // behind the page
@@ -34,7 +36,7 @@ func newPage(m *wire.Page, raw []byte, topic fence.TopicID) (*page, error) {
 		return nil, bad("%v", err)
 	}
 	p := &page{
-		seq: m.Range, first: m.First, next: m.First, end: m.Next, mark: m.Mark,
+		seq: m.Range, first: m.First, next: m.First, end: m.Next, mark: m.Mark, salt: m.Salt,
 		caughtUp: m.CaughtUp, cursor: m.Cursor, finished: m.Finished, raw: raw, frames: raw,
 	}
 	for _, s := range m.Skips {
@@ -49,7 +51,7 @@ func newPage(m *wire.Page, raw []byte, topic fence.TopicID) (*page, error) {
 	}
 	at := p.first
 	for rest := raw; len(rest) > 0; {
-		h, err := record.ParseHead(rest, 0)
+		h, err := record.ParseHead(rest, p.salt)
 		switch {
 		case err != nil:
 			return nil, bad("byte %d: %v", len(raw)-len(rest), err)
@@ -61,13 +63,33 @@ func newPage(m *wire.Page, raw []byte, topic fence.TopicID) (*page, error) {
 			return nil, bad("offsets %d to %d are missing", at, h.Base)
 		}
 		at = h.Next()
-		rest = rest[h.FrameLen:]
+		rest = p.behind(rest, h.FrameLen)
 	}
 	if at != p.end {
 		return nil, bad("its frames end at offset %d, it says %d", at, p.end)
 	}
 	return p, nil
 }
+
+// behind is what comes behind a frame of n bytes at the begin of frames, which reach to
+// the end of the page: as frames lie in a file, the next one begins a multiple of
+// record.FrameAlign bytes behind the begin of the page, and less than maxGap zeros behind
+// the first of these.
+func (p *page) behind(frames []byte, n uint32) []byte {
+	frames = frames[n:]
+	if p.salt == 0 || len(frames) == 0 {
+		return frames
+	}
+	at := len(p.raw) - len(frames)
+	frames = frames[min(-at&(record.FrameAlign-1), len(frames)):]
+	for gap := record.FrameAlign; gap < maxGap && len(frames) > record.FrameAlign && binary.LittleEndian.Uint32(frames) == 0; gap += record.FrameAlign {
+		frames = frames[record.FrameAlign:]
+	}
+	return frames
+}
+
+// maxGap bounds the zeros between two frames, in bytes.
+const maxGap = 4096
 
 // past is the next offset that is stored, from at on.
 func (p *page) past(at uint64) uint64 {
@@ -87,12 +109,12 @@ func (p *page) frame(s *record.Scratch) error {
 	if p.batch.Len() > 0 && p.next < p.batch.Head.Next() {
 		return nil
 	}
-	b, err := record.Verify(p.frames, 0, s)
+	b, err := record.Verify(p.frames, p.salt, s)
 	if err != nil {
 		p.batch = record.Batch{}
 		return fmt.Errorf("range %d, a frame of offset %d came damaged: %w", p.seq, p.next, err)
 	}
-	p.batch, p.frames = b, p.frames[b.Head.FrameLen:]
+	p.batch, p.frames = b, p.behind(p.frames, b.Head.FrameLen)
 	p.next = max(p.next, b.Head.Base) // behind a skip
 	return nil
 }
