@@ -53,11 +53,11 @@ var codes = []struct {
 	{cp.ErrPastEnd, wire.CodeCursorPastEnd},
 	{api.ErrCursorOfOther, wire.CodeCursorOfOther},
 	{api.ErrRecordTooLarge, wire.CodeRecordTooLarge},
+	{api.ErrDamaged, wire.CodeDamaged}, // a stored frame that is corrupt is this
+	{api.ErrMismatch, wire.CodeDamaged},
 	{record.ErrCorrupt, wire.CodeCorruptFrame},
 	{record.ErrVersion, wire.CodeCorruptFrame},
 	{record.ErrSequence, wire.CodeCorruptFrame},
-	{api.ErrDamaged, wire.CodeDamaged},
-	{api.ErrMismatch, wire.CodeDamaged},
 	{api.ErrClosed, wire.CodeShuttingDown},
 	{context.DeadlineExceeded, wire.CodeOutcomeUnknown},
 	{context.Canceled, wire.CodeOutcomeUnknown},
