@@ -132,13 +132,16 @@ func (b *backend) CursorLag(topic, cursor string) (uint64, error) {
 // framer is a consumer on behalf of a connection.
 type framer struct{ *Consumer }
 
-func (r framer) FetchFrames(maxBytes int) (server.FramePage, error) {
-	p, err := r.Consumer.FetchFrames(maxBytes)
+func (r framer) FetchFrames(maxBytes int, stored bool) (server.FramePage, error) {
+	p, err := r.Consumer.FetchFrames(maxBytes, stored)
 	r.rest()
 	if err != nil {
 		return server.FramePage{}, err
 	}
-	page := server.FramePage{Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, Skips: p.Skips, CaughtUp: p.CaughtUp, Finished: p.Finished, Cursor: r.Cursor()}
+	page := server.FramePage{
+		Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, Skips: p.Skips, CaughtUp: p.CaughtUp, Finished: p.Finished, Cursor: r.Cursor(),
+		File: p.File, Position: p.Position, Length: p.Length, Salt: p.Salt,
+	}
 	if len(p.Frames) > 0 {
 		page.Frames = [][]byte{p.Frames}
 	}

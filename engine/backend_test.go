@@ -145,7 +145,7 @@ func TestIdleConsumersLeaveMemory(t *testing.T) {
 			must(t, err)
 			defer c.Close()
 			for range 4 { // far enough to read ahead
-				page, err := c.FetchFrames(1)
+				page, err := c.FetchFrames(1, false)
 				must(t, err)
 				if page.Next == page.First {
 					t.Fatal("an empty page")

@@ -35,7 +35,8 @@ type Consumer struct {
 	generation uint64 // of the group, when the consumer was opened
 
 	frames     FramePage
-	frameBytes int // the page is one of frames, of about so many bytes; 0: of records
+	frameBytes int  // the page is one of frames, of about so many bytes; 0: of records
+	stored     bool // they may be a stretch of a file
 }
 
 // source is one range being read.
@@ -149,7 +150,7 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 			if err != nil {
 				return Page{}, about(c.opts.Topic, int64(id.Seq), err)
 			}
-			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 || c.share != nil && len(c.share.news) > 0 {
+			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 || c.frames.File != nil || c.share != nil && len(c.share.news) > 0 {
 				return c.page, nil
 			}
 			progress = progress || moved
@@ -193,6 +194,9 @@ func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
 		if src, moved, err = c.enter(id); src == nil || err != nil {
 			return moved, err
 		}
+	}
+	if c.frameBytes > 0 && c.stretch(src) {
+		return true, nil
 	}
 	if src.batch == nil {
 		err := c.advance(src)

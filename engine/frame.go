@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -135,25 +136,36 @@ func (p *Producer) room(ctx context.Context, pos uint32) error {
 	}
 }
 
-// FramePage is a page of stored frames: those of [ConsumerOptions.Topic] as they lie
-// on disk, but for the salt of their segment.
+// FramePage is a page of stored frames of [ConsumerOptions.Topic]: verified copies of
+// them, or where they lie in a file.
 type FramePage struct {
 	Range uint32
-	// First and Next are the offsets of the first record to take from Frames and of
-	// the one behind the last. Frames may begin before.
+	// First and Next are the offsets of the first record to take from the frames and of
+	// the one behind the last. The frames may begin before.
 	First, Next uint64
 	Mark        uint32 // of the records, for cursors
 	Skips       []Skip
 	CaughtUp    bool     // there was nothing more
 	Finished    []uint32 // ranges of a member that are read to their ends for good, from this page on
-	Frames      []byte   // whole frames, one after another; valid until the next call
+	Frames      []byte   // whole frames without salt, one after another; valid until the next call
+
+	// In place of Frames: Length bytes of File from Position on, as they are stored. The
+	// first frame begins there and the last ends with them; zeros lie between frames, up
+	// to the next multiple of record.FrameAlign behind Position or a later one, less than
+	// a disk.Block of them. Their heads were parsed with Salt, and nothing else of them
+	// was looked at. The receiver closes File; the bytes stay what they are until the
+	// consumer's next call, or its Close.
+	File             *os.File
+	Position, Length int64
+	Salt             uint64
 }
 
 // FetchFrames is [Consumer.Fetch] for those who pass frames on: about maxBytes of them,
-// and one at least where there is one.
-func (c *Consumer) FetchFrames(maxBytes int) (FramePage, error) {
+// and one at least where there is one. With stored they may come as they lie in a file,
+// where their segment is closed and they are worth it.
+func (c *Consumer) FetchFrames(maxBytes int, stored bool) (FramePage, error) {
 	c.frames = FramePage{Frames: c.frames.Frames[:0]}
-	c.frameBytes = max(maxBytes, 1)
+	c.frameBytes, c.stored = max(maxBytes, 1), stored
 	page, err := c.Fetch(1)
 	c.frameBytes = 0
 	c.frames.Skips, c.frames.CaughtUp = page.Skips, page.CaughtUp
@@ -171,6 +183,22 @@ func (c *Consumer) rest() {
 			src.scan.Rest()
 		}
 	}
+}
+
+// stretch makes frames of the source's file the page, if it can.
+func (c *Consumer) stretch(src *source) bool {
+	if !c.stored || src.batch != nil {
+		return false
+	}
+	st, ok := src.scan.Stretch(int64(c.frameBytes))
+	if !ok {
+		return false
+	}
+	p, salt := &c.frames, src.seg.Meta().Salt
+	p.Range, p.First, p.Next, p.Mark, p.Salt = src.id.Seq, c.pos[src.id], st.Next, api.MarkOf(salt), salt
+	p.File, p.Position, p.Length = st.File, st.Position, st.Length
+	c.pos[src.id], c.marks[src.id] = p.Next, p.Mark
+	return true
 }
 
 // gather puts the source's batch on the page of frames, and those behind it that can

@@ -167,7 +167,7 @@ func TestFetchFrames(t *testing.T) {
 		cursor := c.Cursor()
 		pages, next := 0, map[uint32]uint64{0: 1}
 		for {
-			page, err := c.FetchFrames(size)
+			page, err := c.FetchFrames(size, false)
 			must(t, err)
 			if page.CaughtUp {
 				break
@@ -186,7 +186,7 @@ func TestFetchFrames(t *testing.T) {
 			t.Errorf("%d pages, of 5 segments", pages)
 		}
 		again := newConsumer(t, e, ConsumerOptions{Topic: "t", From: FromCursor(cursor)})
-		page, err := again.FetchFrames(1)
+		page, err := again.FetchFrames(1, false)
 		must(t, err)
 		if rest := valuesOf(t, page); rest[0] != expect[1] {
 			t.Errorf("a cursor inside a frame goes on at %q, want %q", rest[0], expect[1])

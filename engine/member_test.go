@@ -16,7 +16,7 @@ import (
 func drainShare(t *testing.T, c server.Consumer) (records int, finished []uint32, skips []Skip) {
 	t.Helper()
 	for {
-		p, err := c.FetchFrames(1)
+		p, err := c.FetchFrames(1, false)
 		must(t, err)
 		for _, f := range p.Frames {
 			if len(f) > 0 {

@@ -71,9 +71,9 @@ type sinkConsumer struct {
 	page FramePage
 }
 
-func (c *sinkConsumer) FetchFrames(maxBytes int) (FramePage, error) { return c.page, nil }
-func (c *sinkConsumer) Changed() <-chan struct{}                    { return nil }
-func (c *sinkConsumer) Close() error                                { return nil }
+func (c *sinkConsumer) FetchFrames(maxBytes int, stored bool) (FramePage, error) { return c.page, nil }
+func (c *sinkConsumer) Changed() <-chan struct{}                                 { return nil }
+func (c *sinkConsumer) Close() error                                             { return nil }
 
 // benchServer serves a sink over TCP and answers a connection that said hello.
 func benchServer(b *testing.B, page FramePage) *client {

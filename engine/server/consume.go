@@ -62,7 +62,7 @@ func (r *consumer) fetch(h wire.Head, m *wire.Fetch) {
 	}
 	for {
 		changed := r.in.Changed()
-		p, err := r.page(m.MaxBytes, maxPage)
+		p, err := r.page(m.MaxBytes, maxPage, m.Stored)
 		if err != nil {
 			r.c.fail(h, err)
 			return
@@ -91,8 +91,9 @@ type page struct {
 
 func (p *page) empty() bool { return p.raw == 0 && len(p.Skips) == 0 && len(p.Finished) == 0 }
 
-// page fetches the next page once there is room for one. An empty page holds nothing.
-func (r *consumer) page(want uint32, most int64) (p page, err error) {
+// page fetches the next page once there is room for one. An empty page holds nothing,
+// nor does one that lies in a file.
+func (r *consumer) page(want uint32, most int64, stored bool) (p page, err error) {
 	if r.broken != nil {
 		return p, r.broken
 	}
@@ -115,11 +116,12 @@ func (r *consumer) page(want uint32, most int64) (p page, err error) {
 		r.c.pages.give(n)
 		return p, err
 	}
-	p.FramePage, err = r.in.FetchFrames(int(n))
+	p.FramePage, err = r.in.FetchFrames(int(n), stored)
 	for _, f := range p.Frames {
 		p.raw += len(f)
 	}
 	p.held = int64(p.raw)
+	p.raw += int(p.Length)
 	r.c.pages.give(n - p.held)
 	total.give(n - p.held)
 	if err == nil {
@@ -158,21 +160,27 @@ func (r *consumer) fits(p *page) error {
 }
 
 func (r *consumer) release(p *page) {
+	if p.File != nil {
+		p.File.Close() // it was only read
+	}
 	r.c.pages.give(p.held)
 	r.c.s.pages.give(p.held)
 }
 
 // send has a page written and waits until it is: the consumer's next call takes the
-// memory of its frames.
+// memory of its frames, and its file may be another segment's then.
 func (r *consumer) send(h wire.Head, flags uint16, p page) {
 	m := &wire.Page{
 		Consumer: r.handle, Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, CaughtUp: p.CaughtUp, Cursor: p.Cursor,
-		Finished: p.Finished,
+		Finished: p.Finished, Salt: p.Salt,
 	}
 	for _, s := range p.Skips {
 		m.Skips = append(m.Skips, &wire.Skip{Range: s.Range, From: s.From, Offsets: s.Offsets, Damaged: s.Damaged})
 	}
-	r.c.out.put(outgoing{key: h.Key, flags: flags, id: h.ID, msg: m, frames: p.Frames, raw: p.raw, sent: r.sent})
+	r.c.out.put(outgoing{
+		key: h.Key, flags: flags, id: h.ID, msg: m, raw: p.raw, sent: r.sent,
+		frames: p.Frames, file: p.File, from: p.Position, length: p.Length,
+	})
 	<-r.sent
 	r.release(&p)
 }
@@ -202,7 +210,7 @@ func (r *consumer) push(h wire.Head, m *wire.Subscribe) error {
 		if !ok {
 			return nil
 		}
-		p, err := r.page(m.MaxBytes, min(credit, maxPage))
+		p, err := r.page(m.MaxBytes, min(credit, maxPage), m.Stored)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,9 @@
 // they go to the device. Whatever else a request may wait for runs in goroutines of
 // its own: at most a few for a connection's requests about topics and one for each
 // consumer, so that none of them holds up the producers behind it. The
-// writer owns what is to be sent. Nobody waits for it but those who fetch records.
+// writer owns what is to be sent. Nobody waits for it but those who fetch records, who
+// keep a page's memory, or its file, until it is written. What lies in a file goes to a
+// plain socket by sendfile, and through TLS in pieces.
 //
 // # What holds
 //

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"os"
 
 	"github.com/ringfence/ringfence/engine/api"
 )
@@ -92,8 +93,9 @@ type Frame interface {
 // Consumer reads a topic. One goroutine uses it at a time.
 type Consumer interface {
 	// FetchFrames returns the next frames, about maxBytes of them but one at least where
-	// there is one. It does not wait. The frames are valid until the next call.
-	FetchFrames(maxBytes int) (FramePage, error)
+	// there is one. It does not wait. With stored they may be those of a file. The frames
+	// are valid until the next call.
+	FetchFrames(maxBytes int, stored bool) (FramePage, error)
 	// Changed returns a channel that is closed when there may be more than a call of
 	// FetchFrames after this one finds.
 	Changed() <-chan struct{}
@@ -112,5 +114,11 @@ type FramePage struct {
 	CaughtUp    bool     // there was nothing more
 	Finished    []uint32 // ranges of a member that have come to their ends for good
 	Cursor      string   // behind the page
-	Frames      [][]byte // each one or more whole frames
+	Frames      [][]byte // each one or more whole frames, verified, without salt and padding
+
+	// In place of Frames: Length bytes of File from Position on, as they are stored under
+	// Salt. The server closes File.
+	File             *os.File
+	Position, Length int64
+	Salt             uint64
 }

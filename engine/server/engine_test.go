@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -29,8 +30,11 @@ type fakeEngine struct {
 	call     chan struct{} // not nil: who sent frames hears of them once it is closed
 	meta     chan struct{} // not nil: requests about topics wait until it is closed
 	groups   fakeGroups
-	sendErr  error // of the next Send
-	diskErr  error // of frames that become durable
+	sendErr  error      // of the next Send
+	diskErr  error      // of frames that become durable
+	file     string     // not "": what every page of stored frames lies in, from byte 0 on
+	length   int64      // bytes of it
+	pages    []*os.File // of those
 }
 
 type fakeTopic struct {
@@ -328,11 +332,17 @@ func (c *fakeConsumer) use() func() {
 	return c.using.Unlock
 }
 
-func (c *fakeConsumer) FetchFrames(maxBytes int) (p FramePage, err error) {
+func (c *fakeConsumer) FetchFrames(maxBytes int, stored bool) (p FramePage, err error) {
 	defer c.use()()
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	p.First = uint64(c.at)
+	if stored && c.e.file != "" {
+		p.Next, p.Salt, p.Length = p.First+1, 5, c.e.length
+		p.File, err = os.Open(c.e.file)
+		c.e.pages = append(c.e.pages, p.File)
+		return p, err
+	}
 	for size := 0; c.at < len(c.t.frames); c.at++ {
 		f := c.t.frames[c.at]
 		if size += len(f); size > maxBytes && len(p.Frames) > 0 {

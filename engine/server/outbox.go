@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -44,10 +45,13 @@ type outgoing struct {
 	key    wire.Key
 	flags  uint16
 	id     uint32
-	msg    wire.Message    // nil: a ProduceReply with place
-	place  api.Placement   // where the records are
-	frames [][]byte        // behind the message
-	raw    int             // bytes of these
+	msg    wire.Message  // nil: a ProduceReply with place
+	place  api.Placement // where the records are
+	frames [][]byte      // behind the message
+	file   *os.File      // and behind these, if it is not nil, length bytes of it
+	from   int64         // where they begin
+	length int64
+	raw    int             // bytes of all that
 	sent   chan<- struct{} // told, if it is not nil, once nobody looks at the frames any more; has room for it
 }
 

@@ -69,6 +69,10 @@ func (w *writer) writeAll(list []outgoing) error {
 		for _, f := range o.frames {
 			w.add(f, len(f) <= smallFrame)
 		}
+		if o.file != nil {
+			w.flush()
+			w.send(filePart{o.file, o.from, o.length})
+		}
 	}
 	w.flush()
 	return w.err

@@ -27,7 +27,9 @@
 //     is retried; everything queued on it is answered with [ErrStorage] or
 //     [ErrOutOfSpace]. A fence then closes it at the last acknowledged record.
 //   - Readers see only what is below the commit mark, take no lock against the
-//     writer, and every frame passes record.Verify before a record is shown.
+//     writer, and every frame passes record.Verify before a record is shown. Frames
+//     that are passed on as they lie in a fenced file ([Scanner.Stretch]) are for
+//     somebody else to verify.
 //   - A segment opened by an earlier process is never appended to again: Open
 //     recovers and fences it (recover.go), after it looked at the whole tree and
 //     found nothing that it must not touch.

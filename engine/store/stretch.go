@@ -1,0 +1,149 @@
+package store
+
+import (
+	"os"
+	"sync"
+
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// Stretch is whole frames of a fenced segment as they lie in its file, one behind
+// another, with the zeros between them. Only their heads were looked at.
+type Stretch struct {
+	File             *os.File // read through the page cache; the receiver closes it
+	Position, Length int64    // of the first frame, and up to the end of the last
+	Next             uint64   // offset behind the last
+}
+
+const (
+	// What is shorter is as well copied.
+	stretchMin = 64 << 10
+	// Heads of frames that are so close are read together.
+	headsBytes = 16 << 10
+)
+
+// Stretch returns the next frames, up to most bytes of them but one at least, and moves
+// on behind them: the first holds the offset wanted next, no mark is among them, and
+// none is left out. ok is false, and nothing moved, where there is no such stretch:
+// Next says what there is instead, and what is wrong with it.
+//
+// The file stays what it is until the scanner's next call: it is not recycled before.
+func (sc *Scanner) Stretch(most int64) (st Stretch, ok bool) {
+	s := sc.seg
+	commit, end := s.commit.Load(), s.durable.Load()
+	if sc.loose || sc.next >= commit || min(most, end-sc.pos) < stretchMin {
+		return st, false
+	}
+	f := s.buffered()
+	if f == nil {
+		return st, false
+	}
+	w := strider{f: f, salt: s.meta.Salt, pos: sc.pos, next: sc.next, end: end, commit: commit}
+	w.run(most)
+	if w.to-w.from < stretchMin || !w.there() {
+		f.Close()
+		return st, false
+	}
+	sc.stopAhead()
+	sc.win = nil
+	sc.pos, sc.next = roundUp64(w.to, record.FrameAlign), w.next
+	return Stretch{File: f, Position: w.from, Length: w.to - w.from, Next: w.next}, true
+}
+
+// buffered opens a fenced segment's file for reads through the page cache; nil where
+// that cannot be. The others are written, and those are not kept in step with writes.
+func (s *Segment) buffered() *os.File {
+	r := s.reader.Load()
+	if r == nil {
+		return nil
+	}
+	f, err := r.File()
+	if err != nil {
+		return nil // Next meets it, and says so
+	}
+	b, ok := f.(disk.Buffered)
+	if !ok {
+		return nil
+	}
+	h, err := b.Buffered()
+	if err != nil {
+		return nil
+	}
+	return h
+}
+
+// strider goes from frame to frame by their heads.
+type strider struct {
+	f         *os.File
+	salt      uint64
+	pos       int64  // where the next frame is looked for
+	next      uint64 // the offset that is due
+	end       int64  // no frame reaches beyond
+	commit    uint64 // likewise
+	from, to  int64  // the frames found
+	heads     []byte // the file from headsFrom on
+	headsFrom int64
+	buf       *[headsBytes]byte
+	last      int64 // where the frame before began
+}
+
+var headBuffers = sync.Pool{New: func() any { return new([headsBytes]byte) }}
+
+// run finds frames until there is one that does not fit, or that is not as it should be.
+func (w *strider) run(most int64) {
+	w.buf = headBuffers.Get().(*[headsBytes]byte)
+	defer headBuffers.Put(w.buf)
+	w.last = w.pos
+	for w.next < w.commit && w.pos < w.end {
+		b := w.peek()
+		if len(b) < record.HeaderSize {
+			return
+		}
+		if in := w.pos % disk.Block; isPadding(b) && in != 0 {
+			w.pos += disk.Block - in
+			continue
+		}
+		h, err := record.ParseHead(b, w.salt)
+		to := w.pos + int64(h.FrameLen)
+		switch {
+		case err != nil || to > w.end || h.Next() > w.commit:
+			return
+		case h.Mark() || h.Next() <= w.next:
+			if w.to > 0 {
+				return
+			}
+		case w.to > 0 && (h.Base != w.next || to-w.from > most):
+			return
+		case w.to == 0 && h.Base > w.next:
+			return
+		default:
+			if w.to == 0 {
+				w.from = w.pos
+			}
+			w.to, w.next = to, h.Next()
+		}
+		w.last, w.pos = w.pos, roundUp64(to, record.FrameAlign)
+	}
+}
+
+// peek returns what is at pos, a head of it or more unless the file ends before: with the
+// heads behind it where frames are short, and alone where they are long.
+func (w *strider) peek() []byte {
+	if in := w.pos - w.headsFrom; in >= 0 && in+record.HeaderSize <= int64(len(w.heads)) {
+		return w.heads[in:]
+	}
+	n := headsBytes
+	if w.pos-w.last > headsBytes || w.to == 0 && len(w.heads) == 0 {
+		n = record.HeaderSize
+	}
+	got, _ := w.f.ReadAt(w.buf[:n], w.pos) // what cannot be read is no head
+	w.heads, w.headsFrom = w.buf[:got], w.pos
+	return w.heads
+}
+
+// there says whether the file has all of what was found: a payload may be cut off.
+func (w *strider) there() bool {
+	st, err := w.f.Stat()
+	return err == nil && st.Size() >= w.to
+}
