@@ -120,8 +120,7 @@ func TestL01_MemberStopsAtTheEndOfItsRange(t *testing.T) {
 }
 
 // L03: a parent that retention has taken is told of as a skip, its end can be committed,
-// and then its children are read from their start. L12 is the same with a stretch whose
-// loss was accepted.
+// and then its children are read from their start.
 func TestL03_MemberOfAnExpiredParent(t *testing.T) {
 	now := newClock()
 	e := open(t, t.TempDir(), Options{now: now.Now})
@@ -151,6 +150,33 @@ func TestL03_MemberOfAnExpiredParent(t *testing.T) {
 	defer next.Close()
 	if n, _, skips := drainShare(t, next); n != 1 || skips != nil {
 		t.Fatalf("%d records, skips %+v", n, skips)
+	}
+}
+
+// L12: a stretch whose loss was accepted is told of as a skip, commits pass it, and the
+// group stays behind it over a restart.
+func TestL12_MemberPassesALostStretch(t *testing.T) {
+	e, dir, _ := withoutFile(t, Options{}, 1)
+	_, err := e.AcceptLoss(within(t), "t", 0, 1)
+	must(t, err)
+	_, _, err = e.SplitRange(within(t), "t", 0)
+	must(t, err)
+	b := e.Backend()
+	c, err := b.OpenMember("t", "g", []uint32{0}, "")
+	must(t, err)
+	n, finished, skips := drainShare(t, c)
+	if n != 2 || !slices.Equal(finished, []uint32{0}) || !slices.Equal(skips, []Skip{{Range: 0, From: 1, Offsets: 1, Damaged: true}}) {
+		t.Fatalf("%d records, finished %v, skips %+v", n, finished, skips)
+	}
+	must(t, b.CommitRanges(within(t), "t", "g", c.Cursor(), 0))
+	must(t, c.Close())
+	shut(t, e)
+	e = open(t, dir, Options{})
+	if list := toRead(t, e.Backend()); !slices.Equal(list, []uint32{1, 2}) {
+		t.Errorf("unread are %v", list)
+	}
+	if g := group(t, e, "g"); g.Lag != 0 {
+		t.Errorf("%+v", g)
 	}
 }
 

@@ -18,6 +18,9 @@
 // keep a page's memory, or its file, until it is written. What lies in a file goes to a
 // plain socket by sendfile, and through TLS in pieces.
 //
+// A coordinator shares the ranges of topics out among the members of groups. It runs in
+// whoever asks, under a lock.
+//
 // # What holds
 //
 //   - Every request that was read whole is answered once, on its own connection or not
@@ -27,6 +30,8 @@
 //     without it they would make it look like a repeat.
 //   - The memory of a connection is bounded, and so is that of all together. What a
 //     peer announces costs nothing before it comes.
+//   - A range is one member's at a time: another gets it when the one before has let it
+//     go, left, or was not heard of for a session, and no commit of that one is under way.
 //   - A peer that stops reading, sends slowly or falls silent loses its connection and
 //     holds up nobody else.
 //   - Foreign bytes are verified before they are looked at; none makes the server panic.

@@ -60,6 +60,7 @@ type Stats struct {
 }
 
 // New returns a server of an engine, which must stay open until Shutdown has returned.
+// The members of a group must all use one server of an engine: it knows of no others.
 func New(e Engine, o Options) (*Server, error) {
 	o, err := o.withDefaults()
 	if err != nil {
