@@ -91,8 +91,7 @@ type page struct {
 
 func (p *page) empty() bool { return p.raw == 0 && len(p.Skips) == 0 && len(p.Finished) == 0 }
 
-// page fetches the next page once there is room for one. An empty page holds nothing,
-// nor does one that lies in a file.
+// page fetches the next page once there is room for one. An empty page holds nothing.
 func (r *consumer) page(want uint32, most int64, stored bool) (p page, err error) {
 	if r.broken != nil {
 		return p, r.broken
@@ -120,7 +119,7 @@ func (r *consumer) page(want uint32, most int64, stored bool) (p page, err error
 	for _, f := range p.Frames {
 		p.raw += len(f)
 	}
-	p.held = int64(p.raw)
+	p.held = int64(p.raw) + min(p.Length, writeChunk) // a file's page may be sent through memory
 	p.raw += int(p.Length)
 	r.c.pages.give(n - p.held)
 	total.give(n - p.held)

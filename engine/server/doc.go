@@ -15,8 +15,8 @@
 // its own: at most a few for a connection's requests about topics and one for each
 // consumer, so that none of them holds up the producers behind it. The
 // writer owns what is to be sent. Nobody waits for it but those who fetch records, who
-// keep a page's memory, or its file, until it is written. What lies in a file goes to a
-// plain socket by sendfile, and through TLS in pieces.
+// keep a page's memory, or its file, until it is written. What lies in a file goes to
+// other machines by sendfile, and through TLS and to this one in pieces.
 //
 // A coordinator shares the ranges of topics out among the members of groups. It runs in
 // whoever asks, under a lock.

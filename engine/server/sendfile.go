@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -16,17 +17,34 @@ type filePart struct {
 	from, length int64
 }
 
-// copyBuffer is the memory through which files are sent where sendfile cannot.
-const copyBuffer = 128 << 10
+// Memory through which files are sent where sendfile cannot, or does not pay.
+var copyBuffers = sync.Pool{New: func() any { return new([writeChunk]byte) }}
 
-var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
-
-// send writes a part of a file, without copying it where the connection is a plain
-// socket. Each chunk has its deadline. What cannot be read is sent as zeros: its length
-// is announced, and a client that finds the frames damaged asks for them verified, which
-// says what is wrong with the file.
+// send writes a part of a file. To a client on another machine that is done without
+// copying it.
 func (w *writer) send(p filePart) {
-	raw := socketOf(w.c.nc)
+	var raw syscall.RawConn
+	if elsewhere(w.c.nc) {
+		raw = socketOf(w.c.nc)
+	}
+	w.sendBy(raw, p)
+}
+
+// elsewhere says whether the client is on another machine. On the same one its own copy
+// is of memory that is in no processor's cache after sendfile, which also wakes it for
+// every 64 KiB: a copy more, and a chunk at a time, takes half of the processor time and
+// is nearly twice as fast (bench tcp --suite, row tcp-fetch).
+func elsewhere(nc net.Conn) bool {
+	local, ok := nc.LocalAddr().(*net.TCPAddr)
+	remote, there := nc.RemoteAddr().(*net.TCPAddr)
+	return ok && there && !remote.IP.IsLoopback() && !remote.IP.Equal(local.IP)
+}
+
+// sendBy writes a part of a file, by sendfile if raw is not nil. Each chunk has its
+// deadline. What cannot be read is sent as zeros: its length is announced, and a client
+// that finds the frames damaged asks for them verified, which says what is wrong with
+// the file.
+func (w *writer) sendBy(raw syscall.RawConn, p filePart) {
 	for p.length > 0 && w.err == nil {
 		if w.err = w.c.nc.SetWriteDeadline(time.Now().Add(w.c.s.opts.WriteTimeout)); w.err != nil {
 			return
@@ -48,9 +66,9 @@ func (w *writer) send(p filePart) {
 
 // copy sends a chunk through memory.
 func (w *writer) copy(p *filePart) {
-	buf := copyBuffers.Get().(*[copyBuffer]byte)
+	buf := copyBuffers.Get().(*[writeChunk]byte)
 	defer copyBuffers.Put(buf)
-	b := buf[:min(copyBuffer, p.length)]
+	b := buf[:min(writeChunk, p.length)]
 	n, _ := p.file.ReadAt(b, p.from)
 	clear(b[n:])
 	n, w.err = w.c.nc.Write(b)

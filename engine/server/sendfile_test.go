@@ -31,7 +31,7 @@ func randomFile(t *testing.T, n int) (path string, content []byte) {
 }
 
 // A page that lies in a file is sent over every kind of connection, between other
-// answers, and its file is closed. It takes nothing of the memory for pages.
+// answers, and its file is closed.
 func TestPagesOfFiles(t *testing.T) {
 	const length = 5<<20 + 77
 	path, content := randomFile(t, length)
@@ -79,7 +79,7 @@ func TestPagesOfFiles(t *testing.T) {
 				t.Errorf("who asks for verified frames gets %d bytes, %v", len(a.raw), a.err)
 			}
 			if n := w.server.Stats().PageBytes; n != 0 {
-				t.Errorf("a page of a file holds %d bytes of memory", n)
+				t.Errorf("a page of a file that was sent holds %d bytes of memory", n)
 			}
 			for _, f := range w.engine.pages {
 				if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
@@ -95,7 +95,8 @@ func TestPagesOfFiles(t *testing.T) {
 	}
 }
 
-// sendTo has a part of a file written to a connection, by a writer of its own.
+// sendTo has a part of a file written to a connection, by a writer of its own and, if it
+// is a plain socket, by sendfile.
 func sendTo(t *testing.T, nc net.Conn, p filePart, timeout time.Duration) error {
 	t.Helper()
 	s, err := New(newFakeEngine(), Options{WriteTimeout: timeout})
@@ -105,7 +106,7 @@ func sendTo(t *testing.T, nc net.Conn, p filePart, timeout time.Duration) error 
 	c := newConn(s, nc, 1)
 	defer c.cut(nil)
 	w := &writer{c: c}
-	w.send(p)
+	w.sendBy(socketOf(nc), p)
 	if n := c.s.count.sent.Load(); w.err == nil && n != p.length {
 		t.Errorf("%d bytes counted of %d", n, p.length)
 	}
@@ -207,5 +208,33 @@ func TestSendToNobody(t *testing.T) {
 			t.Errorf("plain %v: a closed connection: %v", plain, err)
 		}
 		f.Close()
+	}
+}
+
+type between struct {
+	net.Conn
+	local, remote net.Addr
+}
+
+func (b between) LocalAddr() net.Addr  { return b.local }
+func (b between) RemoteAddr() net.Addr { return b.remote }
+
+// Sendfile is for clients on other machines.
+func TestElsewhere(t *testing.T) {
+	at := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 4040} }
+	for _, c := range []struct {
+		local, remote net.Addr
+		want          bool
+	}{
+		{at("10.0.0.1"), at("10.0.0.2"), true},
+		{at("fd00::1"), at("fd00::2"), true},
+		{at("10.0.0.1"), at("10.0.0.1"), false},
+		{at("127.0.0.1"), at("127.0.0.2"), false},
+		{at("::1"), at("::1"), false},
+		{&net.UnixAddr{Name: "s"}, &net.UnixAddr{}, false},
+	} {
+		if got := elsewhere(between{nil, c.local, c.remote}); got != c.want {
+			t.Errorf("from %v to %v: %t", c.local, c.remote, got)
+		}
 	}
 }
