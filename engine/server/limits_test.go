@@ -402,15 +402,21 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// A client that closes its side after its requests still makes them happen.
+// A client that is gone before its requests are answered still makes those happen that
+// were read.
 func TestClientCloses(t *testing.T) {
 	inBubble(t, Options{}, func(w *world) {
 		c := w.connect()
 		p := c.producer("a")
+		disk := make(chan struct{})
+		w.engine.set(func() { w.engine.disk = disk })
 		for i := range 10 {
 			c.send(wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(uint64(i), 200)...)
 		}
+		synctest.Wait() // all are on their way to the device
 		c.nc.Close()
+		synctest.Wait()
+		close(disk)
 		synctest.Wait()
 		if got, err := w.engine.numbers("a"); err != nil || len(got) != 10 {
 			t.Errorf("stored %v, %v", got, err)
