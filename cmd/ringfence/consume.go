@@ -105,11 +105,7 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 		}
 		s := consumeReport{Topic: topic}
 		p := &printer{app: a, c: c, flags: f, report: &s, out: bufio.NewWriterSize(a.out, 256<<10), write: write}
-		err = p.run(ctx)
-		if f.member == "" { // else it is of some ranges only
-			s.Cursor = c.Cursor()
-		}
-		err = errors.Join(err, c.Close())
+		err = errors.Join(p.run(ctx), c.Close())
 		switch rest := withoutCancel(err); {
 		case err != nil && ctx.Err() != nil && rest != nil:
 			err = told{rest}
@@ -122,7 +118,7 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 			}
 		} else if f.member != "" {
 			fmt.Fprintf(a.err, "%s by member %s of group %s\n", plural(s.Records, "record"), f.member, f.group)
-		} else {
+		} else if s.Cursor != "" {
 			fmt.Fprintf(a.err, "%s; go on with --from %s\n", plural(s.Records, "record"), s.Cursor)
 		}
 		return err
@@ -229,6 +225,9 @@ func (p *printer) print(page engine.Page) error {
 func (p *printer) commit(ctx context.Context) error {
 	if err := p.out.Flush(); err != nil {
 		return fmt.Errorf("standard output: %w", err)
+	}
+	if p.flags.member == "" { // else it is of some ranges only
+		p.report.Cursor = p.c.Cursor() // behind what was shown, however the run ends
 	}
 	p.commits = time.Now()
 	if p.flags.group == "" || p.pending == 0 {

@@ -94,6 +94,9 @@ func TestConsumeIsInterrupted(t *testing.T) {
 	if code != exitFailed || !strings.Contains(said, "standard output") {
 		t.Errorf("a follower that could not print: exit %d: %s", code, said)
 	}
+	if strings.Contains(said, "--from") {
+		t.Errorf("it names a place behind what was not printed: %s", said)
+	}
 	ctx, cancel = context.WithCancel(t.Context())
 	out := &cancelling{cancel: cancel}
 	if code, said := start(ctx, out); code != exitInterrupted {
