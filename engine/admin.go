@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
@@ -14,7 +15,7 @@ const defaultBits = 8
 
 // CreateTopic makes a topic with one range.
 func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
-	if err := checkTopic(name); err != nil {
+	if err := api.CheckTopic(name); err != nil {
 		return err
 	}
 	if err := e.enter(ctx); err != nil {
@@ -45,7 +46,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) e
 
 // DeleteTopic removes a topic with all its records and its groups' positions.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
-	if err := checkTopic(name); err != nil {
+	if err := api.CheckTopic(name); err != nil {
 		return err
 	}
 	if err := e.enter(ctx); err != nil {
@@ -228,7 +229,7 @@ func (e *Engine) closeHead(id fence.RangeID) error {
 // Roll closes every open segment of a topic; the next records open new ones. It
 // answers how many there were.
 func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
-	if err := checkTopic(topic); err != nil {
+	if err := api.CheckTopic(topic); err != nil {
 		return 0, err
 	}
 	if err := e.enter(ctx); err != nil {

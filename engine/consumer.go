@@ -61,7 +61,7 @@ func (e *Engine) newConsumer(o ConsumerOptions, m *share) (*Consumer, error) {
 		return nil, err
 	}
 	defer e.end()
-	if err := errors.Join(checkTopic(o.Topic), checkGroup(o.Group)); err != nil {
+	if err := errors.Join(api.CheckTopic(o.Topic), api.CheckGroup(o.Group)); err != nil {
 		return nil, err
 	}
 	c := &Consumer{e: e, opts: o, marks: api.Marks{}, open: map[fence.RangeID]*source{}, share: m}

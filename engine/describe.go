@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
 )
@@ -42,7 +43,7 @@ func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
 
 // Describe tells all about one topic.
 func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
-	if err := checkTopic(name); err != nil {
+	if err := api.CheckTopic(name); err != nil {
 		return TopicDetail{}, err
 	}
 	if err := e.enter(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/cp/host"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
@@ -22,7 +23,7 @@ func about(topic string, rng int64, err error) error {
 	case errors.Is(err, cp.ErrNoSuchTopic):
 		err = fmt.Errorf("%w: create it first", err)
 	case errors.Is(err, ErrInvalidTopicName):
-		err = invalidName(err)
+		err = api.InvalidName(err)
 	}
 	return &TopicError{Topic: topic, Range: rng, Err: fromHost(err)}
 }

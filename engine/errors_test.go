@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
@@ -38,7 +39,7 @@ func TestTopicErrorNamesTheTopicOnce(t *testing.T) {
 			t.Errorf("%s is no %v", got, tt.is)
 		}
 	}
-	if got, want := checkTopic("a b").Error(), about("a b", -1, cp.ErrInvalidName).Error(); got != want {
+	if got, want := api.CheckTopic("a b").Error(), about("a b", -1, cp.ErrInvalidName).Error(); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }

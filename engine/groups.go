@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/fence"
 )
 
@@ -57,7 +58,7 @@ func (e *Engine) DeleteGroup(ctx context.Context, topic, group string) error {
 
 // aboutGroups does something about a topic's groups.
 func (e *Engine) aboutGroups(ctx context.Context, topic string, do func() error) error {
-	if err := checkTopic(topic); err != nil {
+	if err := api.CheckTopic(topic); err != nil {
 		return err
 	}
 	if err := e.enter(ctx); err != nil {
@@ -71,7 +72,7 @@ func (e *Engine) groupExists(topic, group string) error {
 	found := false
 	err := e.lookAt(topic, func(s *cp.State, _ *cp.Topic) { _, found = s.Generation(group, topic) })
 	if err == nil && !found {
-		err = fmt.Errorf("group %q: %w", abridged(group), ErrNoSuchGroup)
+		err = fmt.Errorf("group %q: %w", api.Abridged(group), ErrNoSuchGroup)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/fence"
 )
@@ -124,7 +125,7 @@ func (e *Engine) topic(name string) (*frontend.Topic, error) {
 
 // rangeOf names a topic's range.
 func (e *Engine) rangeOf(topic string, seq uint32) (fence.RangeID, error) {
-	if err := checkTopic(topic); err != nil {
+	if err := api.CheckTopic(topic); err != nil {
 		return fence.RangeID{}, err
 	}
 	t, err := e.topic(topic)

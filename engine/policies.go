@@ -3,13 +3,15 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 )
 
 // SetPolicy defines a policy, or replaces its definition.
 func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
-	if err := checkPolicy(name); err != nil {
+	if err := api.CheckPolicy(name); err != nil {
 		return err
 	}
 	if err := p.Validate(); err != nil {
@@ -23,7 +25,7 @@ func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
 // lie in different shards of the metadata: a topic that is bound in the same moment may
 // be overlooked, and is then like one whose policy was forgotten.
 func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
-	if err := checkPolicy(name); err != nil {
+	if err := api.CheckPolicy(name); err != nil {
 		return err // "" is what a topic is bound to that has no policy
 	}
 	bound, err := e.boundTo(name)
@@ -78,7 +80,7 @@ func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
 
 // BindPolicy binds a topic to a policy by name; "" unbinds.
 func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
-	if err := checkTopic(topic); err != nil {
+	if err := api.CheckTopic(topic); err != nil {
 		return err
 	}
 	if err := e.mayBind(ctx, topic, policy); err != nil {
@@ -101,7 +103,7 @@ func (e *Engine) mayBind(ctx context.Context, topic, policy string) error {
 
 // definedPolicy refuses the name of a policy that is not defined.
 func (e *Engine) definedPolicy(ctx context.Context, name string) error {
-	if err := checkPolicy(name); err != nil {
+	if err := api.CheckPolicy(name); err != nil {
 		return err
 	}
 	list, err := e.Policies(ctx)
@@ -125,4 +127,13 @@ func (e *Engine) change(ctx context.Context, cmd cp.Command) error {
 	}
 	e.front.ApplyCommitted(cmd)
 	return nil
+}
+
+// listed is a list of names that is short enough for an error.
+func listed(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

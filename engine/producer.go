@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/frontend"
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
@@ -82,7 +83,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkTopic(o.Topic); err != nil {
+	if err := api.CheckTopic(o.Topic); err != nil {
 		return nil, err
 	}
 	named := o.ID != 0 && !o.NotIdempotent

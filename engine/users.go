@@ -150,7 +150,7 @@ func tokenOf(user string, t *cp.Token) Token {
 func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 	var want cp.TokenID
 	if n, err := hex.Decode(want[:], []byte(id[:min(len(id), 2*len(want))])); err != nil || n != len(want) || len(id) != 2*n {
-		return fmt.Errorf("token %q: %w: an identity has %d hex digits", abridged(id), ErrNoSuchToken, 2*len(want))
+		return fmt.Errorf("token %q: %w: an identity has %d hex digits", api.Abridged(id), ErrNoSuchToken, 2*len(want))
 	}
 	a, err := e.accessFor(ctx)
 	if err != nil {
@@ -215,5 +215,5 @@ func ofUser(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("user %q: %w", abridged(name), err)
+	return fmt.Errorf("user %q: %w", api.Abridged(name), err)
 }

@@ -10,41 +10,9 @@ import (
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
-// checkTopic refuses what cannot be a topic's name, before anything is sent.
-func checkTopic(name string) error {
-	if cp.ValidTopicName(name) {
-		return nil
-	}
-	return &api.TopicError{Topic: abridged(name), Range: -1, Err: fmt.Errorf(
-		"%w: it has 1 to %d letters, digits, '.', '_' and '-', and is neither '.' nor '..'", ErrInvalidTopicName, cp.MaxName)}
-}
-
-func checkGroup(name string) error {
-	if name == "" || cp.ValidName(name) {
-		return nil
-	}
-	return fmt.Errorf("group %q: %w: it has 1 to %d bytes", abridged(name), cp.ErrInvalidGroup, cp.MaxName)
-}
-
-func checkPolicy(name string) error {
-	if cp.ValidName(name) {
-		return nil
-	}
-	return fmt.Errorf("policy %q: %w: its name has 1 to %d bytes", abridged(name), cp.ErrInvalidPolicy, cp.MaxName)
-}
-
-// abridged is a name that is short enough for an error.
-func abridged(name string) string {
-	const most = 64
-	if len(name) <= most {
-		return name
-	}
-	return fmt.Sprintf("%s... (%d bytes)", name[:most], len(name))
-}
-
 // askTopic asks about one topic.
 func (c *Client) askTopic(ctx context.Context, topic string, key wire.Key, msg wire.Message) (any, error) {
-	if err := checkTopic(topic); err != nil {
+	if err := api.CheckTopic(topic); err != nil {
 		return nil, err
 	}
 	reply, err := c.ask(ctx, key, msg)
@@ -54,7 +22,7 @@ func (c *Client) askTopic(ctx context.Context, topic string, key wire.Key, msg w
 // CreateTopic makes a topic.
 func (c *Client) CreateTopic(ctx context.Context, name string, o api.TopicOptions) error {
 	if o.Policy != "" {
-		if err := checkPolicy(o.Policy); err != nil {
+		if err := api.CheckPolicy(o.Policy); err != nil {
 			return err
 		}
 	}
@@ -79,7 +47,7 @@ func (c *Client) Topics(ctx context.Context) ([]api.TopicInfo, error) {
 		reply := msg.(*wire.ListTopicsReply)
 		for _, t := range reply.Topics {
 			if t.Name <= after {
-				return nil, fmt.Errorf("%w: it lists topic %q behind %q", ErrProtocol, abridged(t.Name), abridged(after))
+				return nil, fmt.Errorf("%w: it lists topic %q behind %q", ErrProtocol, api.Abridged(t.Name), api.Abridged(after))
 			}
 			after = t.Name
 			list = append(list, topicInfo(t))
@@ -156,7 +124,7 @@ func (c *Client) Roll(ctx context.Context, topic string) (int, error) {
 
 // SetPolicy defines a policy, or replaces its definition.
 func (c *Client) SetPolicy(ctx context.Context, name string, p api.Policy) error {
-	if err := checkPolicy(name); err != nil {
+	if err := api.CheckPolicy(name); err != nil {
 		return err
 	}
 	if p.SpreadBy != (cp.Spread{}) {
@@ -205,7 +173,7 @@ func boundOf(b *wire.Bound) api.Bound {
 
 // DeletePolicy forgets a definition. Topics stay bound to the name.
 func (c *Client) DeletePolicy(ctx context.Context, name string) error {
-	if err := checkPolicy(name); err != nil {
+	if err := api.CheckPolicy(name); err != nil {
 		return err
 	}
 	_, err := c.ask(ctx, wire.KeyDeletePolicy, &wire.DeletePolicy{Name: name})
@@ -231,7 +199,7 @@ func (c *Client) Policies(ctx context.Context) (map[string]api.Policy, error) {
 // BindPolicy binds a topic to a policy by name; "" unbinds.
 func (c *Client) BindPolicy(ctx context.Context, topic, policy string) error {
 	if policy != "" {
-		if err := checkPolicy(policy); err != nil {
+		if err := api.CheckPolicy(policy); err != nil {
 			return err
 		}
 	}

@@ -67,10 +67,10 @@ const (
 
 // NewConsumer returns a consumer of a topic.
 func (c *Client) NewConsumer(o api.ConsumerOptions) (*Consumer, error) {
-	if err := checkTopic(o.Topic); err != nil {
+	if err := api.CheckTopic(o.Topic); err != nil {
 		return nil, err
 	}
-	if err := checkGroup(o.Group); err != nil {
+	if err := api.CheckGroup(o.Group); err != nil {
 		return nil, err
 	}
 	r := &Consumer{c: c, opts: o}

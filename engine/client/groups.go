@@ -22,7 +22,7 @@ func (c *Client) Groups(ctx context.Context, topic string) ([]string, error) {
 // Ranges whose end is not known, because their open segment is damaged, are left out, with
 // an ErrDamaged.
 func (c *Client) DescribeGroup(ctx context.Context, topic, group string) (api.GroupInfo, error) {
-	if err := checkGroup(group); err != nil {
+	if err := api.CheckGroup(group); err != nil {
 		return api.GroupInfo{}, err
 	}
 	msg, err := c.askTopic(ctx, topic, wire.KeyDescribeGroup, &wire.Group{Topic: topic, Group: group})
@@ -52,7 +52,7 @@ func rangesAt(list []*wire.GroupRange) (out []api.GroupRange) {
 // DeleteGroup forgets a group's position; records are not touched. It is refused while the
 // group has members.
 func (c *Client) DeleteGroup(ctx context.Context, topic, group string) error {
-	if err := checkGroup(group); err != nil {
+	if err := api.CheckGroup(group); err != nil {
 		return err
 	}
 	_, err := c.askTopic(ctx, topic, wire.KeyDeleteGroup, &wire.Group{Topic: topic, Group: group})
@@ -62,7 +62,7 @@ func (c *Client) DeleteGroup(ctx context.Context, topic, group string) error {
 // ForgetPolicy is DeletePolicy also while topics are bound to the name: nothing of them
 // expires until it is defined again.
 func (c *Client) ForgetPolicy(ctx context.Context, name string) error {
-	if err := checkPolicy(name); err != nil {
+	if err := api.CheckPolicy(name); err != nil {
 		return err
 	}
 	_, err := c.ask(ctx, wire.KeyDeletePolicy, &wire.DeletePolicy{Name: name, Force: true})

@@ -58,7 +58,7 @@ func (c *Client) NewProducer(o api.ProducerOptions) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkTopic(o.Topic); err != nil {
+	if err := api.CheckTopic(o.Topic); err != nil {
 		return nil, err
 	}
 	l, err := c.forProducers()

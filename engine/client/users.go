@@ -25,7 +25,7 @@ func ofUser(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("user %q: %w", abridged(name), err)
+	return fmt.Errorf("user %q: %w", api.Abridged(name), err)
 }
 
 // PutUser makes a user, or with o.Replace gives one another password; see
@@ -60,7 +60,7 @@ func (c *Client) Users(ctx context.Context) ([]api.User, error) {
 		reply := msg.(*wire.ListUsersReply)
 		for _, u := range reply.Users {
 			if u.User <= after {
-				return nil, fmt.Errorf("%w: it lists user %q behind %q", ErrProtocol, abridged(u.User), abridged(after))
+				return nil, fmt.Errorf("%w: it lists user %q behind %q", ErrProtocol, api.Abridged(u.User), api.Abridged(after))
 			}
 			after = u.User
 			list = append(list, api.User{
@@ -129,7 +129,7 @@ func millisOf(t time.Time) int64 {
 func (c *Client) DeleteToken(ctx context.Context, id string) error {
 	_, err := c.ask(ctx, wire.KeyDeleteToken, &wire.DeleteToken{Id: id})
 	if err != nil {
-		return fmt.Errorf("token %q: %w", abridged(id), err)
+		return fmt.Errorf("token %q: %w", api.Abridged(id), err)
 	}
 	return nil
 }

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/ringfence/ringfence/cp"
+)
+
+// The names that callers give are looked at before anything is done with them: the
+// metadata would refuse them too, but only what fits a command comes that far.
+
+// CheckTopic refuses what cannot be a topic's name.
+func CheckTopic(name string) error {
+	if cp.ValidTopicName(name) {
+		return nil
+	}
+	return &TopicError{Topic: Abridged(name), Range: -1, Err: InvalidName(ErrInvalidTopicName)}
+}
+
+// InvalidName adds what a topic's name may be.
+func InvalidName(err error) error {
+	return fmt.Errorf("%w: it has 1 to %d letters, digits, '.', '_' and '-', and is neither '.' nor '..'", err, cp.MaxName)
+}
+
+// CheckGroup refuses what cannot be a group's name; "" is no group.
+func CheckGroup(name string) error {
+	if name == "" || cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("group %q: %w: it has 1 to %d bytes", Abridged(name), cp.ErrInvalidGroup, cp.MaxName)
+}
+
+// CheckPolicy refuses what cannot be a policy's name.
+func CheckPolicy(name string) error {
+	if cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("policy %q: %w: its name has 1 to %d bytes", Abridged(name), cp.ErrInvalidPolicy, cp.MaxName)
+}
+
+// Abridged is a name that is short enough for an error.
+func Abridged(name string) string {
+	const most = 64
+	if len(name) <= most {
+		return name
+	}
+	return fmt.Sprintf("%s... (%d bytes)", name[:most], len(name))
+}
