@@ -23,7 +23,7 @@ const module = "github.com/ringfence/ringfence"
 // rank orders the packages: one imports only packages of a strictly lower rank,
 // and equal ranks never meet.
 var rank = map[string]int{
-	"fence": 0, "ring": 0, "segfile/recfb": 0, "engine/wire/wirefb": 0,
+	"fence": 0, "ring": 0, "segfile/buddy": 0, "segfile/recfb": 0, "engine/wire/wirefb": 0,
 	"segfile/record": 1, "segfile/disk": 1, "cp": 1,
 	"segfile": 2, "engine/frontend": 2, "engine/shm": 2, "cp/host": 2, "engine/wire": 2,
 	"engine/api":     2,

@@ -31,11 +31,16 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/ringfence/ringfence/segfile/buddy"
 )
 
 // Block is the unit of direct I/O: positions and lengths of queue operations are
 // multiples of it.
-const Block = 4096
+const Block = buddy.Block
+
+// Arena is memory that the kernel may use after a call has returned.
+type Arena = buddy.Arena
 
 // MaxDepth is the largest number of operations a Queue keeps in flight.
 const MaxDepth = 4096

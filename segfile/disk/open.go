@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/ringfence/ring"
+	"github.com/ringfence/ringfence/segfile/buddy"
 )
 
 // EngineEnv names the environment variable that stands in for Options.Engine where
@@ -115,7 +116,7 @@ func (d *osDisk) prepare() error {
 	if err != nil {
 		return fmt.Errorf("disk: %w", err)
 	}
-	d.memory, d.arena = memory, NewArena(memory.Bytes())
+	d.memory, d.arena = memory, buddy.New(memory.Bytes())
 	if !d.opts.TouchLater || memory.Touched() {
 		err = d.touchAll()
 	}

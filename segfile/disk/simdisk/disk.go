@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/ringfence/ringfence/segfile/buddy"
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
@@ -317,7 +318,7 @@ func (d *Disk) Lock(name string) error {
 }
 
 func (d *Disk) Arena() *disk.Arena {
-	d.arenaOnce.Do(func() { d.arena.Store(disk.NewArena(make([]byte, d.t.opts.ArenaBytes+disk.Block))) })
+	d.arenaOnce.Do(func() { d.arena.Store(buddy.New(make([]byte, d.t.opts.ArenaBytes+disk.Block))) })
 	return d.arena.Load()
 }
 

@@ -1,15 +1,26 @@
-package disk
+// Package buddy hands out blocks of one piece of memory, for those who fill them for the
+// kernel or for another process.
+//
+// An [Arena] is a buddy allocator with its books outside the memory: whoever else can
+// write that cannot hurt them.
+package buddy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"reflect"
 	"sync"
 )
 
-// Arena hands out memory that the kernel may use. It is a buddy allocator: blocks
-// are powers of two from Block up, each on a boundary of its own size (counted
+// Block is the size of the smallest block, in bytes.
+const Block = 4096
+
+// ErrTooLarge is wanting more than the arena could ever give.
+var ErrTooLarge = errors.New("buddy: larger than the arena")
+
+// Arena hands out memory. Blocks are powers of two from Block up, each on a boundary of its own size (counted
 // from the arena's start), and a freed block joins its free buddy again. The block
 // freed last is given out first, because it is the likeliest to be in the cache.
 // It is safe for concurrent use, and no call but a waiting AllocWait allocates.
@@ -43,10 +54,9 @@ type waiter struct {
 	ready chan []byte // one slot: Free hands a block over without blocking
 }
 
-// NewArena makes an arena of mem, which is memory that the kernel may keep using
-// after a call returned (a ring.Arena's) or, for simulated disks, of the heap. A
-// beginning or end of mem that is no whole Block is left out.
-func NewArena(mem []byte) *Arena {
+// New makes an arena of mem. A beginning or end of mem that is no whole Block is left
+// out.
+func New(mem []byte) *Arena {
 	if skip := int(-address(mem) % Block); skip < len(mem) {
 		mem = mem[skip:]
 	} else {
@@ -92,7 +102,7 @@ func (a *Arena) Alloc(n int) ([]byte, bool) {
 // ctx ends. More than the arena could ever give is refused at once.
 func (a *Arena) AllocWait(ctx context.Context, n int) ([]byte, error) {
 	if order := orderOf(n); order >= len(a.heads) {
-		return nil, fmt.Errorf("%w: %d bytes can never fit an arena of %d", ErrInvalid, n, len(a.mem))
+		return nil, fmt.Errorf("%w: %d bytes can never fit %d", ErrTooLarge, n, len(a.mem))
 	}
 	a.mu.Lock()
 	if len(a.waiters) == 0 {
@@ -127,13 +137,13 @@ func (a *Arena) AllocWait(ctx context.Context, n int) ([]byte, error) {
 func (a *Arena) Free(b []byte) {
 	off := address(b) - a.base
 	if cap(b) == 0 || off >= uintptr(len(a.mem)) || off%Block != 0 {
-		panic("disk: Free of memory that is not this arena's")
+		panic("buddy: Free of memory that is not this arena's")
 	}
 	page := int32(off / Block)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.state[page]&stateTaken == 0 {
-		panic("disk: Free of a block that is not allocated")
+		panic("buddy: Free of a block that is not allocated")
 	}
 	order := int(a.state[page] & orderMask)
 	a.inUse -= Block << order
@@ -173,7 +183,7 @@ func (a *Arena) Contains(b []byte) bool {
 // Size is how many bytes the arena holds.
 func (a *Arena) Size() int64 { return int64(len(a.mem)) }
 
-// Bytes is all of the arena's memory, to register it with a kernel.
+// Bytes is all of the memory, to register it with a kernel.
 func (a *Arena) Bytes() []byte { return a.mem }
 
 // InUse is how many bytes are allocated now, by the size of their blocks.
@@ -200,7 +210,7 @@ func (a *Arena) Check() error {
 		order := int(s & orderMask)
 		switch {
 		case s&(stateFree|stateTaken) == 0 || page&(1<<order-1) != 0:
-			return fmt.Errorf("disk: arena page %d starts no block (state %#x)", page, s)
+			return fmt.Errorf("buddy: arena page %d starts no block (state %#x)", page, s)
 		case s&stateTaken != 0:
 			taken += Block << order
 		default:
@@ -208,24 +218,24 @@ func (a *Arena) Check() error {
 		}
 		for i := page + 1; i < page+1<<order; i++ {
 			if a.state[i] != stateInside {
-				return fmt.Errorf("disk: arena page %d has state %#x inside the block at %d", i, a.state[i], page)
+				return fmt.Errorf("buddy: arena page %d has state %#x inside the block at %d", i, a.state[i], page)
 			}
 		}
 		page += 1 << order
 	}
 	if taken != a.inUse {
-		return fmt.Errorf("disk: arena counts %d bytes in use and has %d", a.inUse, taken)
+		return fmt.Errorf("buddy: arena counts %d bytes in use and has %d", a.inUse, taken)
 	}
 	for order, page := range a.heads {
 		for last := none; page != none; last, page = page, a.next[page] {
 			if a.state[page] != stateFree|uint8(order) || a.prev[page] != last {
-				return fmt.Errorf("disk: arena free list %d is broken at page %d", order, page)
+				return fmt.Errorf("buddy: arena free list %d is broken at page %d", order, page)
 			}
 			free--
 		}
 	}
 	if free != 0 {
-		return fmt.Errorf("disk: arena free lists miss %d blocks", free)
+		return fmt.Errorf("buddy: arena free lists miss %d blocks", free)
 	}
 	return nil
 }
@@ -291,7 +301,7 @@ func (a *Arena) unlink(page int32, order int) {
 // orderOf is the order of the smallest block that holds n bytes.
 func orderOf(n int) int {
 	if n < 0 {
-		panic("disk: allocation of a negative size")
+		panic("buddy: allocation of a negative size")
 	}
 	return bits.Len(uint(max(n, 1)-1) / Block)
 }

@@ -1,4 +1,4 @@
-package disk
+package buddy
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 func TestArenaKeepsBlocksApart(t *testing.T) {
 	for _, pages := range []int{1, 2, 3, 7, 64, 100, 257} {
 		rng := rand.New(rand.NewPCG(uint64(pages), 0))
-		a := NewArena(make([]byte, (pages+1)*Block))
+		a := New(make([]byte, (pages+1)*Block))
 		type held struct {
 			b   []byte
 			tag byte
@@ -65,7 +65,7 @@ func TestArenaKeepsBlocksApart(t *testing.T) {
 }
 
 func TestArenaGivesTheLastFreedFirst(t *testing.T) {
-	a := NewArena(make([]byte, 65*Block))
+	a := New(make([]byte, 65*Block))
 	var blocks [][]byte
 	for range 8 {
 		b, _ := a.Alloc(Block)
@@ -81,7 +81,7 @@ func TestArenaGivesTheLastFreedFirst(t *testing.T) {
 }
 
 func TestArenaRefusesWrongFrees(t *testing.T) {
-	a := NewArena(make([]byte, 17*Block))
+	a := New(make([]byte, 17*Block))
 	b, _ := a.Alloc(3 * Block)
 	a.Free(b)
 	live, _ := a.Alloc(2 * Block)
@@ -104,7 +104,7 @@ func TestArenaRefusesWrongFrees(t *testing.T) {
 }
 
 func TestArenaContains(t *testing.T) {
-	a := NewArena(make([]byte, 17*Block))
+	a := New(make([]byte, 17*Block))
 	b, _ := a.Alloc(3 * Block)
 	c, _ := a.Alloc(Block)
 	for name, tc := range map[string]struct {
@@ -126,7 +126,7 @@ func TestArenaContains(t *testing.T) {
 }
 
 func TestArenaWaitersAreServedInOrder(t *testing.T) {
-	a := NewArena(make([]byte, 5*Block)) // 4 whole pages at least
+	a := New(make([]byte, 5*Block)) // 4 whole pages at least
 	all, ok := a.Alloc(4 * Block)
 	if !ok {
 		t.Fatal("no block of four pages")
@@ -167,13 +167,13 @@ func TestArenaWaitersAreServedInOrder(t *testing.T) {
 	if err := a.Check(); err != nil || len(a.waiters) != 0 {
 		t.Fatal(len(a.waiters), err)
 	}
-	if _, err := a.AllocWait(context.Background(), 64*Block); !errors.Is(err, ErrInvalid) {
+	if _, err := a.AllocWait(context.Background(), 64*Block); !errors.Is(err, ErrTooLarge) {
 		t.Fatal("waits for what can never come:", err)
 	}
 }
 
 func TestArenaDoesNotAllocate(t *testing.T) {
-	a := NewArena(make([]byte, 65*Block))
+	a := New(make([]byte, 65*Block))
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(100, func() {
 		b, _ := a.Alloc(3 * Block)
@@ -189,7 +189,7 @@ func TestArenaDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkArena(b *testing.B) {
-	a := NewArena(make([]byte, 1025*Block))
+	a := New(make([]byte, 1025*Block))
 	for b.Loop() {
 		m, _ := a.Alloc(64 << 10)
 		a.Free(m)
