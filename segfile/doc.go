@@ -14,7 +14,8 @@
 //   - a segment lives under its name only after its header, its empty latch and
 //     the table of producers it starts from are durable, so no file under a
 //     segment's name was ever half made;
-//   - a block that was written is never written again, but for the latch, once;
+//   - a block that was written is never written again, but for the latch, once, and
+//     for frames that turn void before anything from them on counts as durable;
 //   - a fenced file says where it ends for ever; a latch that is neither empty nor
 //     valid is damage, never an open file;
 //   - recovery gives every record back that was acknowledged, none that was not
@@ -22,5 +23,6 @@
 //     it cannot tell from damage it reports and leaves where it lies, in the file,
 //     between the last frame and the footer.
 //
-// format.go describes the bytes, recover.go what a crash may leave.
+// format.go describes the bytes, recover.go what a crash may leave, void.go what is
+// done about a frame that changed while it was written.
 package segfile

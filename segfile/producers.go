@@ -28,6 +28,8 @@ type ProducerTable struct {
 	newest     *producer
 	entries    int // slices of all producers
 	limit      int
+	keeping    bool
+	kept       []tableChange // while keeping: what Update did, in order
 }
 
 // producer has slices that are sorted, join and cover the range's key slice.
@@ -121,12 +123,16 @@ func (t *ProducerTable) Seen(id, seq uint64, pos uint32) bool {
 	return ok && seq != 0 && seq <= last
 }
 
-// Update notes a batch that was placed. It allocates only for a new producer.
+// Update notes a batch that was placed: not a void one, whose producer is to find all
+// as it was before. It allocates only for a new producer.
 func (t *ProducerTable) Update(h *record.Head) {
-	if h.FirstSeq == 0 || h.Mark() {
+	if h.FirstSeq == 0 || h.Flags != 0 {
 		return
 	}
 	p := t.producers[h.Producer]
+	if t.keeping {
+		t.keep(h, p)
+	}
 	if p == nil {
 		p = &producer{id: h.Producer, slices: []keySlice{{uint32(t.start), uint32(t.end - 1), h.LastSeq}}}
 		t.producers[h.Producer] = p
@@ -194,6 +200,10 @@ func (t *ProducerTable) evict() {
 		t.unlink(p)
 		delete(t.producers, p.id)
 		t.entries -= len(p.slices)
+		if t.keeping {
+			c := &t.kept[len(t.kept)-1]
+			c.evicted = append(c.evicted, p)
+		}
 	}
 }
 

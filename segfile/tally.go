@@ -12,7 +12,8 @@ import (
 // the footer records. The writer adds as it plans, recovery and verification as
 // they read, and all three come to the same.
 //
-// Marks count for nothing: a copy may have more of them than another.
+// Marks count for nothing: a copy may have more of them than another. Void frames
+// count as the frames they stand for, except that no producer sent them.
 type tally struct {
 	next   uint64 // offset after the last record
 	bytes  uint64 // frames without padding

@@ -23,7 +23,9 @@ type Report struct {
 	Frames   uint64 // with records, whole
 	Records  uint64 // in them
 	Marks    uint64
-	Bytes    uint64 // of frames with records, without padding
+	Voids    uint64 // frames that stand for records that were not stored
+	Voided   uint64 // offsets in them
+	Bytes    uint64 // of frames with records and of void ones, without padding
 	Digest   uint64 // of their identities
 	Slack    int64  // bytes behind the footer of a fenced file, which may be given back
 
@@ -69,7 +71,7 @@ func Verify(d disk.Disk, name string, progress func(done, total int64) error) (R
 	} else if why := o.shortened(); why != "" {
 		s.problem(o.size, why)
 	}
-	rep.Frames, rep.Bytes, rep.Digest = s.tally.frames, s.tally.bytes, s.tally.digest
+	rep.Bytes, rep.Digest = s.tally.bytes, s.tally.digest
 	if len(rep.Problems) > 0 {
 		if rep.State == Clean || rep.State == Torn {
 			rep.State = Damaged
@@ -212,10 +214,16 @@ func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err er
 			s.tally.next = h.Next()
 			return next, nil
 		}
-		if h.Mark() {
+		switch {
+		case h.Mark():
 			s.rep.Marks++
+		case h.Void():
+			s.rep.Voids++
+			s.rep.Voided += uint64(h.Count)
+		default:
+			s.rep.Frames++
+			s.rep.Records += uint64(h.Count)
 		}
-		s.rep.Records += uint64(h.Count)
 		s.tally.add(pos, &h)
 		if s.tally.next == end.Offset && s.v.Cut.Length > 0 {
 			return next, nil // what shares its block was cut off

@@ -25,6 +25,7 @@ type Writer struct {
 	latch  fence.Latch
 	footer int64 // where it ends, once fenced
 	check  checkpoints
+	doubt  doubt
 }
 
 // File is what flushes are written to.
@@ -74,6 +75,9 @@ func (w *Writer) Advance(pos, flushLen int64, heads []record.Head) {
 		h := &heads[i]
 		if h.Base != w.tally.next || h.Durable > pos {
 			panic(fmt.Sprintf("segfile: %s: frame at %d has base %d and durable position %d, want %d and at most %d", w.file.Name(), at, h.Base, h.Durable, w.tally.next, pos))
+		}
+		if w.doubt.to != 0 && !h.Mark() {
+			w.doubt.frames = append(w.doubt.frames, doubted{at, *h, w.tally.digest})
 		}
 		w.tally.add(at, h)
 		at += alignFrame(int64(h.FrameLen))

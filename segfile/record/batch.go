@@ -17,8 +17,8 @@ func entry(column []byte, i int) uint32 { return binary.LittleEndian.Uint32(colu
 
 func bit(column []byte, i int) bool { return column[i/8]>>(i%8)&1 != 0 }
 
-// Len is the number of records; 0 for a mark.
-func (b *Batch) Len() int { return int(b.Head.Count) }
+// Len is the number of records; 0 for a mark, and for a void frame.
+func (b *Batch) Len() int { return b.count }
 
 // Frame is the frame as it was given, without what may have followed it.
 func (b *Batch) Frame() []byte { return b.frame }

@@ -66,7 +66,7 @@ func Compress(dst, frame []byte, c Codec) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.Mark() || h.Codec != None || c > codecs || uint64(h.FrameLen) > uint64(len(frame)) {
+	if h.Flags != 0 || h.Codec != None || c > codecs || uint64(h.FrameLen) > uint64(len(frame)) {
 		return nil, ErrUsage
 	}
 	frame = frame[:h.FrameLen:h.FrameLen]

@@ -5,7 +5,8 @@
 // [Builder] in memory that the caller owns. A frame is a batch behind a header of
 // [HeaderSize] bytes, and the same frame lies in segment files, goes to followers
 // and to consumers; whoever stores it only puts a [Stamp] on the header. A mark is
-// a frame without records whose payload belongs to package segfile.
+// a frame without records whose payload belongs to package segfile; a void frame stands
+// where a frame was not stored after all, so that offsets and positions stay.
 //
 // [Verify] is the one gate that foreign bytes pass: from a file, a socket or
 // another process's memory. It takes time linear in the frame and the records it

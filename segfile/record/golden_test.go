@@ -62,6 +62,21 @@ func TestGolden(t *testing.T) {
 			t.Errorf("reads %+v, %q", b.Head, b.Payload())
 		}
 	})
+	t.Run("void", func(t *testing.T) {
+		built := mustBuild(t, 0xabcd, 4, many)
+		Stamp(built, 1000, 1<<20, testSalt)
+		h := mustVerify(t, built, testSalt).Head
+		frame := voidOf(h, testSalt)
+		pinned := golden(t, "void", frame)
+		if !bytes.Equal(frame, pinned) {
+			t.Errorf("builds\n%swant\n%s", hex.Dump(frame), hex.Dump(pinned))
+		}
+		b := mustVerify(t, pinned, testSalt)
+		want := h.AsVoid()
+		if b.Len() != 0 || !b.Head.Void() || b.Head.Mark() || b.Head != want || b.Head.Next() != h.Next() || b.Head.FrameLen != h.FrameLen {
+			t.Errorf("reads %+v", b.Head)
+		}
+	})
 	t.Run("numbers", func(t *testing.T) {
 		for _, c := range []struct{ got, want uint32 }{
 			{Position([]byte("key")), 0xbbea0d63},

@@ -14,7 +14,7 @@ import (
 //	  0    4 magic     "RFrm"
 //	  4    2 version   1
 //	  6    1 codec     0 none, 1 s2, 2 zstd
-//	  7    1 flags     bit 0: a mark, no records
+//	  7    1 flags     bit 0: a mark, no records; bit 1: void, its records are not stored
 //	  8    4 frame     length of header and payload
 //	 12    4 payload   length of the payload as it lies here
 //	 16    4 raw       length of the payload decompressed
@@ -41,6 +41,9 @@ import (
 // are.
 //
 // A frame's identity, the same on every replica, is everything before durable.
+//
+// A void frame takes the place of a frame that was not stored, offsets and all: its
+// header is that frame's, but that the payload is zeros, whatever the codec was.
 const (
 	HeaderSize = 128
 	FrameAlign = 64 // where frames start inside a flush
@@ -82,8 +85,11 @@ const (
 	_ = uint(offZeroA - offHash - 8)
 )
 
-// FlagMark is the flag of a frame without records.
-const FlagMark = 1
+// Flags of frames from which no record can be read.
+const (
+	FlagMark = 1 << iota // there never were any
+	FlagVoid             // they were not stored, and nobody was told that they were
+)
 
 // Head is a frame header, read.
 type Head struct {
@@ -105,6 +111,9 @@ type Head struct {
 
 // Mark says whether the frame has no records.
 func (h *Head) Mark() bool { return h.Flags&FlagMark != 0 }
+
+// Void says whether the frame stands for records that were not stored.
+func (h *Head) Void() bool { return h.Flags&FlagVoid != 0 }
 
 // Next is the offset after the frame's last record.
 func (h *Head) Next() uint64 { return h.Base + uint64(h.Count) }
@@ -205,7 +214,7 @@ func (h *Head) check() error {
 	switch {
 	case h.Codec > codecs:
 		return corrupt(offCodec, "unknown codec")
-	case h.Flags&^FlagMark != 0:
+	case h.Flags > FlagVoid: // there is one of them at most
 		return corrupt(offFlags, "unknown flags")
 	case h.FrameLen < HeaderSize || h.FrameLen > MaxFrame:
 		return corrupt(offFrame, "frame length out of bounds")
@@ -227,7 +236,9 @@ func (h *Head) check() error {
 		return h.checkMark()
 	case h.Count == 0 || h.Count > MaxRecords:
 		return corrupt(offCount, "record count out of bounds")
-	case h.Count > h.RawLen/4: // whatever the layout, there is one end a record
+	case h.Void() && h.Codec != None:
+		return corrupt(offCodec, "a void frame that is compressed")
+	case !h.Void() && h.Count > h.RawLen/4: // whatever the layout, there is one end a record
 		return corrupt(offCount, "more records than the payload can hold")
 	}
 	return h.checkSequences()

@@ -66,6 +66,14 @@ func mustBuild(tb testing.TB, producer, prev uint64, records []sequenced) []byte
 	return bytes.Clone(frame)
 }
 
+// voidOf is the void frame that takes the place of the frame of h.
+func voidOf(h Head, salt uint64) []byte {
+	frame := make([]byte, h.FrameLen)
+	h = h.AsVoid()
+	h.Put(frame, salt)
+	return frame
+}
+
 func mustVerify(tb testing.TB, frame []byte, salt uint64) Batch {
 	tb.Helper()
 	b, err := Verify(frame, salt, new(Scratch))

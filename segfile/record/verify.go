@@ -27,7 +27,13 @@ func Verify(frame []byte, salt uint64, s *Scratch) (Batch, error) {
 	}
 	b := Batch{Head: h, frame: frame[:h.FrameLen:h.FrameLen]}
 	b.payload = b.frame[HeaderSize:]
-	if h.Mark() {
+	switch {
+	case h.Mark():
+		return b, nil
+	case h.Void():
+		if err := checkVoid(b.payload); err != nil {
+			return Batch{}, err
+		}
 		return b, nil
 	}
 	if h.Codec != None {
@@ -41,7 +47,7 @@ func Verify(frame []byte, salt uint64, s *Scratch) (Batch, error) {
 	if b.columns, err = locate(b.payload); err != nil {
 		return Batch{}, err
 	}
-	if b.count != b.Len() {
+	if b.count != int(h.Count) {
 		return Batch{}, corrupt(offCount, "record count is not that of the payload")
 	}
 	if trimSize(b.count, len(b.data), b.set()) > MaxFrame {
