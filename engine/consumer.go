@@ -219,7 +219,7 @@ func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
 func (c *Consumer) advance(src *source) error {
 	b, err := src.scan.Next()
 	if skip, ok := src.scan.Skipped(); ok {
-		c.page.Skips = append(c.page.Skips, Skip{Range: src.id.Seq, From: skip.From, Offsets: skip.Offsets, Damaged: true})
+		c.page.Skips = append(c.page.Skips, Skip{Range: src.id.Seq, From: skip.From, Offsets: skip.Offsets, Damaged: skip.Damaged})
 		c.pos[src.id] = skip.From + skip.Offsets
 		delete(c.marks, src.id)
 	}

@@ -110,8 +110,8 @@ func (p *Producer) fits(h *record.Head, size int) error {
 	switch {
 	case int(h.FrameLen) != size:
 		return fmt.Errorf("%w: the frame has %d bytes, and says %d", record.ErrCorrupt, size, h.FrameLen)
-	case h.Mark():
-		return fmt.Errorf("%w: a mark is no frame of records", record.ErrCorrupt)
+	case h.Flags != 0:
+		return fmt.Errorf("%w: a mark or a void frame has no records", record.ErrCorrupt)
 	case h.Producer != p.opts.ID:
 		return fmt.Errorf("%w: the frame is of producer %d, sent as producer %d", record.ErrCorrupt, h.Producer, p.opts.ID)
 	case (h.FirstSeq == 0) != p.opts.NotIdempotent:

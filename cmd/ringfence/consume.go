@@ -203,7 +203,7 @@ func (p *printer) want() int {
 
 func (p *printer) print(page engine.Page) error {
 	for _, skip := range page.Skips {
-		why := "retention removed them"
+		why := "retention removed them, or their producer changed them while they were written"
 		if skip.Damaged {
 			why = "they were damaged or missing, and their loss was accepted"
 		}

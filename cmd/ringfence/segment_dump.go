@@ -109,6 +109,9 @@ func (p *dumper) frame(pos int64, h record.Head, b []byte) error {
 	if h.Mark() {
 		return nil
 	}
+	if h.Void() {
+		return p.note("frame at byte %d is void: %d records from offset %d were not stored, because their producer changed them while they were written", pos, h.Count, h.Base)
+	}
 	batch, err := record.Verify(b, p.meta.Salt, &p.scratch)
 	if err != nil {
 		return p.note("frame at byte %d: %v", pos, err)
@@ -140,6 +143,7 @@ func quote(b []byte) string {
 type frameReport struct {
 	Byte     int64  `json:"byte"`
 	Mark     bool   `json:"mark,omitempty"`
+	Void     bool   `json:"void,omitempty"` // the records were not stored
 	Length   uint32 `json:"length"`
 	Codec    string `json:"codec"`
 	Records  uint32 `json:"records"`
@@ -152,14 +156,17 @@ type frameReport struct {
 }
 
 func (p *dumper) head(pos int64, h record.Head) error {
-	r := frameReport{Byte: pos, Mark: h.Mark(), Length: h.FrameLen, Codec: h.Codec.String(), Records: h.Count, Base: h.Base,
+	r := frameReport{Byte: pos, Mark: h.Mark(), Void: h.Void(), Length: h.FrameLen, Codec: h.Codec.String(), Records: h.Count, Base: h.Base,
 		Producer: fmt.Sprintf("%016x", h.Producer), FirstSeq: h.FirstSeq, LastSeq: h.LastSeq, PrevSeq: h.PrevSeq, Durable: h.Durable}
 	if p.json {
 		return json.NewEncoder(p.out).Encode(r)
 	}
 	what := fmt.Sprintf("%d records from %d, producer %s, sequences %d-%d after %d", r.Records, r.Base, r.Producer, r.FirstSeq, r.LastSeq, r.PrevSeq)
-	if r.Mark {
+	switch {
+	case r.Mark:
 		what = "mark"
+	case r.Void:
+		what = "void: " + what
 	}
 	_, err := fmt.Fprintf(p.out, "%d\t%d bytes\t%s\t%s\tdurable before: %d\n", r.Byte, r.Length, r.Codec, what, r.Durable)
 	return err

@@ -35,6 +35,8 @@ type verifyReport struct {
 	Records  uint64          `json:"records"`
 	Frames   uint64          `json:"frames"`
 	Marks    uint64          `json:"marks"`
+	Voids    uint64          `json:"void_frames,omitempty"`
+	Voided   uint64          `json:"void_records,omitempty"` // in them; they are not stored
 	Bytes    uint64          `json:"bytes"`
 	FileSize int64           `json:"file_size"`
 	Digest   string          `json:"digest,omitempty"`
@@ -109,7 +111,7 @@ func (a *app) verifyOne(ctx context.Context, file string) (rep segfile.Report, e
 
 func verifyJSON(file string, rep segfile.Report, err error) verifyReport {
 	r := verifyReport{
-		File: file, OK: err == nil, Accepted: err == nil && len(rep.Problems) > 0, Records: rep.Records, Frames: rep.Frames, Marks: rep.Marks, Bytes: rep.Bytes, FileSize: rep.FileSize,
+		File: file, OK: err == nil, Accepted: err == nil && len(rep.Problems) > 0, Records: rep.Records, Frames: rep.Frames, Marks: rep.Marks, Voids: rep.Voids, Voided: rep.Voided, Bytes: rep.Bytes, FileSize: rep.FileSize,
 		Problems: []problemReport{}, Holes: holesJSON(rep.Holes), Cut: cutJSON(rep.Cut), ExitCode: exitCode(err),
 	}
 	if rep.FileSize > 0 {
@@ -138,6 +140,9 @@ func (a *app) printVerified(file string, rep segfile.Report, err error) {
 	default:
 		a.printf("%s: %v\n", file, err)
 		a.printProblems(rep.Problems)
+	}
+	if rep.Voids > 0 {
+		a.printf("  void      %s in %s were not stored: their producer changed them while they were written\n", plural(rep.Voided, "record"), plural(rep.Voids, "frame"))
 	}
 	a.printHoles(rep.Holes)
 	a.printCut(rep.Cut)

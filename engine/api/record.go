@@ -54,14 +54,15 @@ type ConsumedRecord struct {
 	Time       time.Time
 }
 
-// Skip reports offsets that the consumer moved past because they are not stored
-// any more.
+// Skip reports offsets that the consumer moved past because nothing is stored there
+// any more, or ever was.
 type Skip struct {
 	Range   uint32
 	From    uint64
 	Offsets uint64
-	// Damaged: they were damaged, or their file is missing, and their loss was accepted;
-	// otherwise retention took them.
+	// Damaged: they were damaged, or their file is missing, and their loss was accepted.
+	// Otherwise retention took them, or they were never acknowledged: a producer that
+	// lends its memory changed it while it was written.
 	Damaged bool
 }
 

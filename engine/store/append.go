@@ -49,7 +49,7 @@ func (s *Segment) Append(a *Append) error {
 	if err != nil {
 		return err
 	}
-	if n := len(a.Frame); n != int(head.FrameLen) || head.Mark() || cap(a.Frame) < roundUp(n, disk.Block) {
+	if n := len(a.Frame); n != int(head.FrameLen) || head.Flags != 0 || cap(a.Frame) < roundUp(n, disk.Block) {
 		return fmt.Errorf("%w: %d bytes of memory for %d with a frame of %d records in %d bytes", record.ErrUsage, cap(a.Frame), n, head.Count, head.FrameLen)
 	}
 	a.head, a.Err, a.Duplicate, a.New = head, nil, false, nil

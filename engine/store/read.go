@@ -134,6 +134,11 @@ func (sc *Scanner) Next() (*record.Batch, error) {
 			sc.skip(size)
 			continue
 		}
+		if head.Void() {
+			sc.pass(head.Next(), false)
+			sc.skip(size)
+			continue
+		}
 		if b, err = sc.bytes(int(head.FrameLen), end); err != nil {
 			if sc.pastShort(err) {
 				continue
@@ -170,10 +175,13 @@ func (s *Segment) Holes() ([]segfile.Hole, error) {
 }
 
 // Skipped are offsets that a Next moved past.
-type Skipped struct{ From, Offsets uint64 }
+type Skipped struct {
+	From, Offsets uint64
+	Damaged       bool // at least some of them, and somebody accepted the loss; else they are void
+}
 
-// Skipped returns, once, what Next moved past, right before the batch or the error
-// that it returned, because it was damaged and somebody accepted the loss.
+// Skipped returns, once, what Next moved past right before the batch or the error
+// that it returned: what was damaged, and frames that are void.
 func (sc *Scanner) Skipped() (Skipped, bool) {
 	s := sc.lost
 	sc.lost = Skipped{}
@@ -199,13 +207,7 @@ func (sc *Scanner) pastHole(at int64) bool {
 			continue
 		}
 		moved := to > sc.pos || h.Offset+h.Records > sc.next
-		if end := h.Offset + h.Records; sc.next < end {
-			if sc.lost.From+sc.lost.Offsets != sc.next {
-				sc.lost = Skipped{From: sc.next} // else right behind another hole
-			}
-			sc.lost.Offsets += end - sc.next
-			sc.next = end
-		}
+		sc.pass(h.Offset+h.Records, true)
 		if to < sc.pos && moved {
 			sc.stopAhead()
 			sc.win = nil
@@ -215,6 +217,19 @@ func (sc *Scanner) pastHole(at int64) bool {
 		return moved
 	}
 	return false
+}
+
+// pass notes that nothing can be read up to an offset.
+func (sc *Scanner) pass(end uint64, damaged bool) {
+	if sc.next >= end {
+		return
+	}
+	if sc.lost.From+sc.lost.Offsets != sc.next {
+		sc.lost = Skipped{From: sc.next} // else right behind another one
+	}
+	sc.lost.Offsets += end - sc.next
+	sc.lost.Damaged = sc.lost.Damaged || damaged
+	sc.next = end
 }
 
 // pastShort is pastHole where the file was too short to be read on. It may have been

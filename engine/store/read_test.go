@@ -625,7 +625,7 @@ func readLast(t *testing.T, seg *Segment, last uint64) {
 	must(t, err)
 	defer sc.Close()
 	_, err = sc.Next()
-	if skip, ok := sc.Skipped(); !errors.Is(err, io.EOF) || !ok || skip != (Skipped{From: last, Offsets: 1}) {
+	if skip, ok := sc.Skipped(); !errors.Is(err, io.EOF) || !ok || skip != (Skipped{From: last, Offsets: 1, Damaged: true}) {
 		t.Fatalf("the last record: %v, skipped %+v", err, skip)
 	}
 }

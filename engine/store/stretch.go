@@ -24,8 +24,8 @@ const (
 )
 
 // Stretch returns the next frames, up to most bytes of them but one at least, and moves
-// on behind them: the first holds the offset wanted next, no mark is among them, and
-// none is left out. ok is false, and nothing moved, where there is no such stretch:
+// on behind them: the first holds the offset wanted next, neither a mark nor a void frame is
+// among them, and none is left out. ok is false, and nothing moved, where there is no such stretch:
 // Next says what there is instead, and what is wrong with it.
 //
 // The file stays what it is until the scanner's next call: it is not recycled before.
@@ -107,7 +107,7 @@ func (w *strider) run(most int64) {
 		h, err := record.ParseHead(b, w.salt)
 		to := w.pos + int64(h.FrameLen)
 		switch {
-		case err != nil || to > w.end || h.Next() > w.commit:
+		case err != nil || to > w.end || h.Next() > w.commit || h.Void() && h.Next() > w.next:
 			return
 		case h.Mark() || h.Next() <= w.next:
 			if w.to > 0 {

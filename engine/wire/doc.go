@@ -145,7 +145,8 @@
 // block format of github.com/klauspost/compress/s2. Of their records those with offsets
 // from first up to, not including, next are the page's; first and last frame may have
 // others. skips are offsets that were moved past because nothing is stored there any
-// more, and may come without any frame. With caught_up there was nothing more.
+// more, or ever was, and may come without any frame. Every frame of a page has records:
+// one with flags is not sent. With caught_up there was nothing more.
 //
 // With salt 0 the server has verified the frames, they follow one another without
 // padding, and their head's checksum is that of salt 0. A request with stored allows

@@ -300,8 +300,8 @@ def read_records(frames, salt=0):
     page, at = frames, 0
     while at < len(page):
         frames = page[at:]
-        (magic, version, codec, _, length, _, _, count, base, min_time, _, _, _, _, _, _, _, digest, _, crc) = HEADER.unpack_from(frames)
-        if magic != b"RFrm" or version != 1 or crc != crc32c(frames[: HEADER.size - 4], salt):
+        (magic, version, codec, flags, length, _, _, count, base, min_time, _, _, _, _, _, _, _, digest, _, crc) = HEADER.unpack_from(frames)
+        if magic != b"RFrm" or version != 1 or flags != 0 or crc != crc32c(frames[: HEADER.size - 4], salt):
             raise ValueError("no record frame, or a damaged one")
         payload, at = frames[HEADER.size : length], at + length
         if salt:  # as they lie in a file
