@@ -1,0 +1,527 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whatever the frames are, the engine finds the bytes that the client put there, and the
+// client hears of each once, over many laps of the ring.
+func TestFramesArriveAndAreAnswered(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	const n = 10_000
+	failed := make(chan error, 1)
+	go func() {
+		for i := range uint64(n) {
+			s, err := h.Next()
+			if err != nil {
+				failed <- err
+				return
+			}
+			if want := fmt.Appendf(nil, "frame %d of producer %d", s.ID, s.Producer); s.ID != i || !bytes.Equal(h.Bytes(s), want) {
+				failed <- fmt.Errorf("submission %d has id %d and %q, want %q", i, s.ID, h.Bytes(s), want)
+				return
+			}
+			h.Complete(Completion{ID: s.ID, First: s.ID * 3, Last: s.ID*3 + 2, Range: uint32(s.ID), Duplicate: s.ID%2 == 0, Unplaced: s.ID%3 == 0})
+		}
+		failed <- nil
+	}()
+	var flying [][]byte
+	for sent, seen := uint64(0), uint64(0); seen < n; {
+		if sent < n && len(flying) < small.Slots {
+			b := block(t, g, 64)
+			b = fmt.Appendf(b[:0], "frame %d of producer %d", sent, uint32(sent*7))
+			if !g.Submit(sent, uint32(sent*7), b) {
+				t.Fatalf("there is no slot, with %d of %d in use", len(flying), small.Slots)
+			}
+			flying = append(flying, b)
+			sent++
+			continue
+		}
+		c, err := g.Next()
+		want := Completion{ID: seen, First: seen * 3, Last: seen*3 + 2, Range: uint32(seen), Duplicate: seen%2 == 0, Unplaced: seen%3 == 0}
+		if err != nil || c != want {
+			t.Fatalf("%+v, %v, want %+v", c, err, want)
+		}
+		g.Arena().Free(flying[0])
+		flying = flying[1:]
+		seen++
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Arena().Check(); err != nil || g.Arena().InUse() != 0 {
+		t.Fatal(g.Arena().InUse(), err)
+	}
+}
+
+// A client never has more under way than there are slots.
+func TestFullRing(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	b := block(t, g, 100)
+	for i := range uint64(small.Slots) {
+		if !g.Submit(i, 0, b) {
+			t.Fatalf("submission %d: no slot", i)
+		}
+	}
+	if g.Submit(99, 0, b) {
+		t.Fatal("there was a slot too many")
+	}
+	if _, err := h.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if g.Submit(99, 0, b) {
+		t.Fatal("a slot is free whose submission is not answered")
+	}
+	h.Answered() // over the socket
+	g.Answered()
+	if !g.Submit(99, 0, b) {
+		t.Fatal("no slot after an answer over the socket")
+	}
+	if n := h.Unanswered(); n != 0 {
+		t.Fatalf("%d are not answered", n)
+	}
+}
+
+func TestI01PagesAreThere(t *testing.T) {
+	h, _ := pair(t, Options{Geometry: Geometry{ArenaBytes: 8 << 20, Slots: 256}})
+	var st unix.Stat_t
+	if err := unix.Fstat(int(h.File().Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Blocks*512 != st.Size || st.Size != int64(h.g.Size()) {
+		t.Errorf("%d bytes of %d are there, want %d", st.Blocks*512, st.Size, h.g.Size())
+	}
+}
+
+// A host or a control group without so much memory is an error that says so, before
+// anything is taken.
+func TestI01NoRoom(t *testing.T) {
+	free, where := roomLeft()
+	if free == math.MaxUint64 {
+		t.Skip("SKIPPED, NOT TESTED: this host does not say how much memory it has")
+	}
+	if free > 1<<44 || where == "" {
+		t.Errorf("%d bytes of %q are left", free, where)
+	}
+	_, err := newMemory(1 << 50)
+	if !errors.Is(err, ErrNoRoom) || !strings.Contains(err.Error(), fmt.Sprint(1<<50)) || !strings.Contains(err.Error(), where) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The limit of a control group kills who goes over it. A region that would is refused, a
+// smaller one works to its last byte.
+func TestI01ControlGroup(t *testing.T) {
+	needRoot(t)
+	root, limit := groupRoot, "memory.max"
+	if _, err := os.Stat(groupRoot + "/memory/memory.limit_in_bytes"); err == nil {
+		root, limit = groupRoot+"/memory", "memory.limit_in_bytes"
+	}
+	dir := fmt.Sprintf("%s/ringfence-test-%d", root, os.Getpid())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no control group: %v", err)
+	}
+	defer os.Remove(dir)
+	if err := os.WriteFile(dir+"/"+limit, []byte("100M"), 0); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no limit of memory for a control group: %v", err)
+	}
+	out, err := child("group", dir).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "refused: ") || !strings.Contains(string(out), dir) || !strings.Contains(string(out), "works") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func init() {
+	children["group"] = func(dir string) error {
+		if err := os.WriteFile(dir+"/cgroup.procs", fmt.Append(nil, os.Getpid()), 0); err != nil {
+			return err
+		}
+		_, err := Create(Options{Geometry: Geometry{ArenaBytes: 128 << 20, Slots: 64}})
+		if !errors.Is(err, ErrNoRoom) {
+			return fmt.Errorf("128 MiB in a group of 100: %w", err)
+		}
+		fmt.Println("refused:", err)
+		h, err := Create(Options{Geometry: Geometry{ArenaBytes: 32 << 20, Slots: 64}})
+		if err != nil {
+			return err
+		}
+		clear(h.Arena())
+		fmt.Println("works")
+		return h.Close()
+	}
+}
+
+// Where the address space is limited, mapping fails with an error.
+func TestI01AddressSpace(t *testing.T) {
+	out, err := child("limited", "").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "refused: ") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func init() {
+	children["limited"] = func(string) error {
+		var now unix.Rlimit
+		statm, _ := os.ReadFile("/proc/self/statm")
+		var pages uint64
+		fmt.Sscan(string(statm), &pages)
+		now.Cur = pages*4096 + 256<<20
+		now.Max = now.Cur
+		if err := unix.Setrlimit(unix.RLIMIT_AS, &now); err != nil {
+			return err
+		}
+		_, err := Create(Options{Geometry: Geometry{ArenaBytes: 512 << 20, Slots: 64}})
+		if !errors.Is(err, ErrNoRoom) {
+			return fmt.Errorf("512 MiB in an address space with 256 more: %w", err)
+		}
+		fmt.Println("refused:", err)
+		fds, err := os.ReadDir("/proc/self/fd")
+		for _, fd := range fds {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "memfd") {
+				return fmt.Errorf("descriptor %s is left: %s", fd.Name(), to)
+			}
+		}
+		return err
+	}
+}
+
+// scribble writes into the region as a client does that keeps to no rule.
+func (g *Guest) scribble(at int, v uint64) { atomic.StoreUint64(g.mem.word8(at), v) }
+
+// Each field is read once: what Next answers was checked, whatever the client writes
+// over it meanwhile.
+func TestI03FieldsChangeWhileTheyAreChecked(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	stop := make(chan struct{})
+	defer func() { stop <- struct{}{}; <-stop }()
+	hostile := []uint64{0, Block, 1, math.MaxUint64, 1 << 63, uint64(small.ArenaBytes), uint64(small.ArenaBytes) - Block, 1 << 32, 5<<32 | 100}
+	go func() {
+		rng := rand.New(rand.NewPCG(1, 1))
+		for {
+			select {
+			case <-stop:
+				stop <- struct{}{}
+				return
+			default:
+			}
+			slot := rng.IntN(small.Slots)
+			g.scribble(small.submissions()+slot*slotSize+16+8*rng.IntN(2), hostile[rng.IntN(len(hostile))])
+		}
+	}()
+	b := block(t, g, 100)
+	var taken, refused int
+	for i := 0; taken < rounds(20_000, 2_000_000) || refused < 1000; i++ {
+		if !g.Submit(uint64(i), 1, b) {
+			t.Fatal("no slot")
+		}
+		s, err := h.Next()
+		switch {
+		case err == nil && h.g.holds(s.Offset, s.Length):
+			taken++
+			_ = h.Bytes(s)[s.Length-1]
+		case err == nil:
+			t.Fatalf("took %+v", s)
+		case !errors.Is(err, ErrPeer):
+			t.Fatal(err)
+		default:
+			refused++
+			h.taken++ // as if it had been taken
+		}
+		h.Answered()
+		g.Answered()
+	}
+}
+
+func TestI04Offsets(t *testing.T) {
+	const size = MinArena
+	offsets := []uint64{0, 1, Block - 1, Block, Block + 1, size - Block, size - 1, size, size + 1, size + Block, 1 << 31, 1<<32 - 1, 1 << 32, 1 << 63, math.MaxUint64, math.MaxUint64 - Block + 1}
+	lengths := []uint32{0, 1, Block - 1, Block, Block + 1, size - 1, size, size + 1, 1 << 31, math.MaxUint32}
+	taken := 0
+	for _, off := range offsets {
+		for _, length := range lengths {
+			h, g := pair(t, Options{Geometry: small})
+			g.out.put(1, off, uint64(length))
+			s, err := h.Next()
+			// In numbers that do not wrap.
+			fits := off%Block == 0 && length > 0 && float64(off)+float64(length) <= size
+			switch {
+			case fits && (err != nil || s.Offset != off || s.Length != length):
+				t.Errorf("offset %d, length %d: %+v, %v", off, length, s, err)
+			case !fits && !errors.Is(err, ErrPeer):
+				t.Errorf("offset %d, length %d were taken: %v", off, length, err)
+			case fits:
+				taken++
+				if n := len(h.Bytes(s)); n != int(length) {
+					t.Errorf("offset %d, length %d: %d bytes", off, length, n)
+				}
+			}
+		}
+	}
+	if taken < 5 {
+		t.Errorf("only %d were right", taken)
+	}
+}
+
+// Counters that were put forward, back, or far away are no counters.
+func TestI05Turns(t *testing.T) {
+	for _, start := range []uint64{0, 1000, math.MaxUint64 - 3} {
+		for _, off := range []uint64{1, 2, 7, 8, 9, 1 << 31, 1 << 32, 1 << 63, ^uint64(0), ^uint64(7), ^uint64(8), ^uint64(15)} {
+			h, g := pair(t, Options{Geometry: small, start: start})
+			turn := start + 1 + off
+			g.scribble(small.submissions()+int(start%8)*slotSize, turn)
+			if turn == start+1-8 {
+				if s, _ := h.in.look(); s != empty {
+					t.Errorf("start %d: turn %d of the lap before is not empty", start, turn)
+				}
+				continue
+			}
+			if _, err := h.Next(); !errors.Is(err, ErrPeer) {
+				t.Errorf("start %d: turn %d gave %v", start, turn, err)
+			}
+		}
+	}
+}
+
+// Positions wrap at 2^64 and nobody notices.
+func TestI05Wrap(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small, start: math.MaxUint64 - 11})
+	b := block(t, g, 10)
+	for i := range uint64(100) {
+		if !g.Submit(i, 0, b) {
+			t.Fatal("no slot")
+		}
+		s, err := h.Next()
+		if err != nil || s.ID != i {
+			t.Fatal(s, err)
+		}
+		h.Complete(Completion{ID: i})
+		if c, err := g.Next(); err != nil || c.ID != i {
+			t.Fatal(c, err)
+		}
+	}
+	if h.in.pos > 1000 || g.back.pos != h.in.pos {
+		t.Errorf("it did not wrap: %d, %d", h.in.pos, g.back.pos)
+	}
+}
+
+// A client that submits without taking part in the counting is cut off before the engine
+// owes it more answers than there are slots.
+func TestI05MoreThanSlots(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	for i := range small.Slots + 1 {
+		g.out.put(uint64(i), 0, 1)
+		_, err := h.Next()
+		if wrong := i == small.Slots; wrong != errors.Is(err, ErrPeer) || !wrong && err != nil {
+			t.Fatalf("submission %d: %v", i, err)
+		}
+	}
+}
+
+// What the control page says after the start moves nothing.
+func TestI05GeometryIsPrivate(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	b := block(t, g, 10)
+	for at := 0; at < 128; at += 8 {
+		g.scribble(small.ArenaBytes+at, math.MaxUint64)
+	}
+	for i := range uint64(100) {
+		if !g.Submit(i, 0, b) {
+			t.Fatal("no slot")
+		}
+		if s, err := h.Next(); err != nil || s.ID != i {
+			t.Fatal(s, err)
+		}
+		h.Complete(Completion{ID: i})
+		if c, err := g.Next(); err != nil || c.ID != i {
+			t.Fatal(c, err)
+		}
+	}
+}
+
+// The client cannot cut the memory; and once it has submitted it cannot take pages out
+// of it either.
+func TestI11ClientCutsTheMemory(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	f := again(t, h.File())
+	defer f.Close()
+	size := int64(small.Size())
+	punch := func() error {
+		return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	}
+	for _, n := range []int64{0, size - 1, size + 1} {
+		if err := f.Truncate(n); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("cut to %d: %v", n, err)
+		}
+	}
+	b := block(t, g, 100)
+	g.Submit(1, 1, b)
+	s, err := h.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := punch(); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("punching a hole: %v", err)
+	}
+	if err := unix.Madvise(g.mem.bytes, unix.MADV_REMOVE); err == nil {
+		t.Error("pages could be removed through the mapping")
+	}
+	if _, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("mapping it anew for writing: %v", err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("another seal: %v", err)
+	}
+	if len(h.Bytes(s)) != 100 || h.File() != nil {
+		t.Error("the engine keeps the descriptor, or lost the frame")
+	}
+}
+
+// Holes from before the first submission are filled, and cost the client alone.
+func TestI11HolesBeforeTheStart(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	b := block(t, g, 100)
+	b[0] = 7
+	if err := unix.Fallocate(int(h.File().Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, MinArena); err != nil {
+		t.Fatal(err)
+	}
+	f := again(t, h.File())
+	defer f.Close()
+	g.Submit(1, 1, b)
+	s, err := h.Next()
+	if err != nil || h.Bytes(s)[0] != 0 {
+		t.Fatal(s, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Blocks*512 != st.Size {
+		t.Errorf("%d bytes of %d are there: %v", st.Blocks*512, st.Size, err)
+	}
+
+	h, _ = pair(t, Options{Geometry: small})
+	if err := unix.Fallocate(int(h.File().Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(small.Size())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Next(); !errors.Is(err, ErrPeer) {
+		t.Errorf("slots that were holes: %v", err)
+	}
+}
+
+func TestAttachRefusesAnotherRegion(t *testing.T) {
+	h, err := Create(Options{Geometry: small})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for _, g := range []Geometry{{small.ArenaBytes * 2, small.Slots}, {small.ArenaBytes, small.Slots * 64}, {small.ArenaBytes, small.Slots * 2}, {0, 8}, {MinArena, 3}} {
+		if _, err := Attach(again(t, h.File()), g, 0); err == nil {
+			t.Errorf("%+v was attached as %+v", small, g)
+		}
+	}
+	c := small.ArenaBytes
+	for at, v := range map[int]uint64{offMagic: 1, offVersion: 2 | uint64(small.Slots)<<32, offArena: 5, offEngine: 6} {
+		old := *h.mem.word8(c + at)
+		*h.mem.word8(c + at) = v
+		if _, err := Attach(again(t, h.File()), small, 0); !errors.Is(err, ErrPeer) {
+			t.Errorf("control page with %d at %d: %v", v, at, err)
+		}
+		*h.mem.word8(c + at) = old
+	}
+	if g, err := Attach(again(t, h.File()), small, 0); err != nil {
+		t.Error(err)
+	} else if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := Attach(r, small, 0); err == nil {
+		t.Error("a pipe was attached")
+	}
+	if _, err := r.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Error("Attach keeps the file")
+	}
+}
+
+// FuzzRegion lets a client write anything anywhere. The engine takes what keeps to the
+// rules, and is done with the client at the first thing that does not.
+func FuzzRegion(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 1, 2, 2, 3, 3})
+	f.Add([]byte{4, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 5, 5, 0, 0, 0, 0, 0, 0, 128})
+	h, err := Create(Options{Geometry: small})
+	if err != nil {
+		f.Fatal(err)
+	}
+	g, err := Attach(again(f, h.File()), small, 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { g.Close(); h.Close() })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		start := uint64(len(b)) - 20
+		h.in.clear(start)
+		h.out.clear(start)
+		h.taken = 0
+		h.answered.Store(0)
+		g.out.pos, g.open = start, 0
+		in := bytes.NewReader(b)
+		for {
+			op, err := in.ReadByte()
+			if err != nil {
+				return
+			}
+			var w [10]byte
+			switch op % 4 {
+			case 0: // a word anywhere in what the engine reads
+				if _, err := io.ReadFull(in, w[:]); err != nil {
+					return
+				}
+				at := int(uint16(w[0])|uint16(w[1])<<8) * 8 % (small.Size() - small.ArenaBytes)
+				g.scribble(small.ArenaBytes+at, word(w[2:]))
+			case 1: // a submission
+				if _, err := io.ReadFull(in, w[:3]); err != nil {
+					return
+				}
+				g.out.put(uint64(w[0]), uint64(w[1])*Block, uint64(w[2])<<8)
+			case 2:
+				if s, _ := h.in.look(); s == empty {
+					continue
+				}
+				s, err := h.Next()
+				if err != nil {
+					if !errors.Is(err, ErrPeer) {
+						t.Fatal(err)
+					}
+					return
+				}
+				if !small.holds(s.Offset, s.Length) || h.Unanswered() > small.Slots {
+					t.Fatalf("took %+v, with %d unanswered", s, h.Unanswered())
+				}
+				_ = h.Bytes(s)[s.Length-1]
+			case 3:
+				if h.Unanswered() > 0 {
+					h.Complete(Completion{ID: 1})
+				}
+			}
+		}
+	})
+}
+
+func word(b []byte) (v uint64) {
+	for i := range 8 {
+		v |= uint64(b[i]) << (8 * i)
+	}
+	return v
+}
