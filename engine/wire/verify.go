@@ -151,7 +151,9 @@ func (v *verifier) table(t *table, at int) (int, string) {
 	if tableLen < 4 || at+tableLen > len(v.b) {
 		return vt + 2, "table size out of bounds"
 	}
-	if !v.spend(tableLen) {
+	// Builders share vtables between tables whose fields lie alike and whose padding does
+	// not, so what counts is what is read of the table, not how long it says that it is.
+	if !v.spend(refSize) {
 		return at, usedTwice
 	}
 	for i := range t.fields {
@@ -165,6 +167,9 @@ func (v *verifier) table(t *table, at int) (int, string) {
 		}
 		if slot < 4 || slot+f.inline() > tableLen {
 			return vt + entry, "field is not in the table"
+		}
+		if !v.spend(f.inline()) {
+			return at, usedTwice
 		}
 		if at, reason := v.field(f, at+slot); reason != "" {
 			return at, reason
