@@ -60,7 +60,7 @@ func ChangesAccess(cmd Command) bool {
 
 func (c PutUser) apply(s *State) Reply {
 	switch {
-	case !ValidUserName(c.Name):
+	case !ValidName(c.Name):
 		return refuse(ErrInvalidUser)
 	case len(c.Hash) > MaxHash:
 		return refuse(ErrInvalidHash)

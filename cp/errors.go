@@ -31,7 +31,7 @@ var (
 	ErrAlreadySealed   = code(21, "segment is sealed with another length")               // see [AlreadySealed]
 	ErrInvalidReplicas = code(22, "replica set is empty, too long or has a bad name")    //
 	ErrInvalidLength   = code(23, "segment would end past the last offset")              //
-	ErrInvalidGroup    = code(24, "invalid group name")                                  // 1 to 255 bytes
+	ErrInvalidGroup    = code(24, "invalid group name")                                  // see [ValidName]
 	ErrStaleGeneration = code(25, "the group has a newer generation")                    // join the group again
 	ErrNotASource      = code(26, "position names a range that is not an ancestor")      // the cursor belongs elsewhere
 	ErrPastEnd         = code(27, "position lies past the end of its source")            //
@@ -49,7 +49,7 @@ var (
 	ErrReplication     = code(39, "replication factor must be 1 or more")                //
 	ErrFewDomains      = code(40, "replicas would not span enough failure domains")      // add nodes elsewhere, or relax the policy
 	ErrInvalidSegment  = code(41, "segment sequence is out of range")                    //
-	ErrInvalidUser     = code(42, "invalid user name")                                   // see [ValidUserName]
+	ErrInvalidUser     = code(42, "invalid user name")                                   // see [ValidName]
 	ErrUserExists      = code(43, "user exists already")                                 //
 	ErrNoSuchUser      = code(44, "no such user")                                        //
 	ErrInvalidHash     = code(45, "the hash of the password is too long")                //

@@ -240,8 +240,9 @@ func (t *topic) leaves() iter.Seq[uint32] {
 
 func (t *topic) rangeID(seq uint32) fence.RangeID { return fence.RangeID{Topic: t.rec.ID, Seq: seq} }
 
-// ValidName says whether a group or a policy can have this name: any 1 to 255 bytes.
-func ValidName(name string) bool { return name != "" && len(name) <= MaxName }
+// ValidName says whether a group, a policy or a user can have this name: 1 to 255 bytes
+// of UTF-8 without control characters.
+func ValidName(name string) bool { return name != "" && len(name) <= MaxName && printable(name) }
 
 // enter finds a group that a command of this generation may change, or a new
 // one.

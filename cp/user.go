@@ -119,7 +119,7 @@ func (g Grant) Compare(o Grant) int {
 // Valid says whether there is such a grant: its operation belongs to its kind, and its
 // pattern has 1 to 255 bytes of UTF-8 without control characters.
 func (g Grant) Valid() bool {
-	return slices.Contains(operationsOf[g.Kind], g.Op) && ValidUserName(g.Pattern) && (g.Kind != OnCluster || g.Pattern == "*")
+	return slices.Contains(operationsOf[g.Kind], g.Op) && ValidName(g.Pattern) && (g.Kind != OnCluster || g.Pattern == "*")
 }
 
 func (g Grant) String() string {
@@ -168,10 +168,6 @@ type Quota struct {
 	Records uint64
 	Bytes   uint64
 }
-
-// ValidUserName says whether a user can have this name: 1 to 255 bytes of UTF-8 without
-// control characters.
-func ValidUserName(name string) bool { return ValidName(name) && printable(name) }
 
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
@@ -241,7 +237,7 @@ func (u *User) check() error {
 		return fmt.Errorf("cp: user %q %s", u.Name, fmt.Sprintf(format, a...))
 	}
 	switch {
-	case !ValidUserName(u.Name):
+	case !ValidName(u.Name):
 		return broken("cannot be called that")
 	case len(u.Hash) > MaxHash:
 		return broken("has a hash of %d bytes", len(u.Hash))

@@ -27,15 +27,25 @@ func CheckGroup(name string) error {
 	if name == "" || cp.ValidName(name) {
 		return nil
 	}
-	return fmt.Errorf("group %q: %w: it has 1 to %d bytes", Abridged(name), cp.ErrInvalidGroup, cp.MaxName)
+	return fmt.Errorf("group %q: %w: %s", Abridged(name), cp.ErrInvalidGroup, whatNamesHave)
 }
+
+// CheckMember refuses what cannot be the name of a group's member.
+func CheckMember(name string) error {
+	if cp.ValidName(name) {
+		return nil
+	}
+	return fmt.Errorf("member %q: %w: %s", Abridged(name), cp.ErrInvalidGroup, whatNamesHave)
+}
+
+var whatNamesHave = fmt.Sprintf("a name has 1 to %d bytes of UTF-8 without control characters", cp.MaxName)
 
 // CheckPolicy refuses what cannot be a policy's name.
 func CheckPolicy(name string) error {
 	if cp.ValidName(name) {
 		return nil
 	}
-	return fmt.Errorf("policy %q: %w: its name has 1 to %d bytes", Abridged(name), cp.ErrInvalidPolicy, cp.MaxName)
+	return fmt.Errorf("policy %q: %w: %s", Abridged(name), cp.ErrInvalidPolicy, whatNamesHave)
 }
 
 // Abridged is a name that is short enough for an error.

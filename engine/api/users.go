@@ -38,10 +38,10 @@ const (
 
 // CheckUser refuses what cannot be a user's name.
 func CheckUser(name string) error {
-	if cp.ValidUserName(name) {
+	if cp.ValidName(name) {
 		return nil
 	}
-	return fmt.Errorf("%w: it has 1 to %d bytes of UTF-8 without control characters", ErrInvalidUser, cp.MaxName)
+	return fmt.Errorf("%w: %s", ErrInvalidUser, whatNamesHave)
 }
 
 // CheckPassword refuses what cannot be a user's password; "" is none.
