@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -15,30 +16,51 @@ import (
 
 // Topics lists the topics by name.
 func (e *Engine) Topics(ctx context.Context) ([]TopicInfo, error) {
+	return api.Collect(e.AllTopics(ctx))
+}
+
+// AllTopics visits the topics by name, without holding all of them. It ends after an
+// error.
+func (e *Engine) AllTopics(ctx context.Context) iter.Seq2[TopicInfo, error] {
+	return api.Pages(func(t *TopicInfo) string { return t.Name }, func(after string) ([]TopicInfo, bool, error) {
+		return e.TopicPage(ctx, after, topicPage, func(string) bool { return true })
+	})
+}
+
+const topicPage = 1000 // topics that are looked at together
+
+// TopicPage lists the topics behind a name that are wanted, by name: at most limit of
+// them, and whether there are more.
+func (e *Engine) TopicPage(ctx context.Context, after string, limit int, wanted func(name string) bool) (list []TopicInfo, more bool, err error) {
 	if err := e.enter(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer e.end()
 	topics, err := e.topics()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	aside, err := e.store.Aside()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var list []TopicInfo
 	for _, t := range topics {
+		if t.Name <= after || !wanted(t.Name) {
+			continue
+		}
+		if len(list) == limit {
+			return list, true, nil
+		}
 		d, err := e.describe(t.Name, aside)
 		if errors.Is(err, ErrNoSuchTopic) {
 			continue // deleted meanwhile
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		list = append(list, d.TopicInfo)
 	}
-	return list, nil
+	return list, false, nil
 }
 
 // Describe tells all about one topic.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -19,6 +20,11 @@ func (e *Engine) Groups(ctx context.Context, topic string) (names []string, err 
 		return e.lookAt(topic, func(s *cp.State, _ *cp.Topic) { names = slices.Collect(s.Groups(topic)) })
 	})
 	return names, err
+}
+
+// AllGroups visits the same. It ends after an error.
+func (e *Engine) AllGroups(ctx context.Context, topic string) iter.Seq2[string, error] {
+	return api.Listed(e.Groups(ctx, topic))
 }
 
 // DescribeGroup tells where a group is and how far it is behind. ErrNoSuchGroup if it

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -60,6 +61,11 @@ func (e *Engine) Users(ctx context.Context) ([]User, error) {
 		})
 	}
 	return list, nil
+}
+
+// AllUsers visits the users by name. It ends after an error.
+func (e *Engine) AllUsers(ctx context.Context) iter.Seq2[User, error] {
+	return api.Listed(e.Users(ctx))
 }
 
 // Grant allows a user something more; what he has already stays. [cp.Administrator]

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
 )
@@ -99,37 +102,47 @@ func (a *app) aclLsCommand() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				users := args
-				if len(users) == 0 {
-					list, err := l.Users(ctx)
-					if err != nil {
-						return err
-					}
-					for _, u := range list {
-						users = append(users, u.Name)
-					}
-				}
-				out := []grantReport{}
-				rows := [][]string{{"USER", "OPERATION", "KIND", "PATTERN"}}
-				for _, user := range users {
-					list, err := l.Grants(ctx, user)
-					if err != nil {
-						return err
-					}
-					for _, g := range list {
-						r := grantJSON(user, g)
-						out = append(out, r)
-						rows = append(rows, []string{r.User, r.Operation, r.Kind, r.Pattern})
-					}
-				}
-				return a.report(out, func() {
-					if len(out) == 0 {
-						a.printf("nothing was granted\n")
-						return
-					}
-					a.table(rows...)
-				})
+				return list(a, grantsOf(ctx, l, args), "nothing was granted", []string{"USER", "OPERATION", "KIND", "PATTERN"},
+					func(g grantReport) any { return g },
+					func(g grantReport) []string { return []string{g.User, g.Operation, g.Kind, g.Pattern} })
 			})
 		},
+	}
+}
+
+// grantsOf visits what was granted to the users that were given, or to all.
+func grantsOf(ctx context.Context, l api.Log, given []string) iter.Seq2[grantReport, error] {
+	return func(yield func(grantReport, error) bool) {
+		for user, err := range userNames(ctx, l, given) {
+			var list []api.Grant
+			if err == nil {
+				list, err = l.Grants(ctx, user)
+			}
+			if errors.Is(err, engine.ErrNoSuchUser) && len(given) == 0 {
+				continue // deleted meanwhile
+			}
+			if err != nil {
+				yield(grantReport{}, err)
+				return
+			}
+			for _, g := range list {
+				if !yield(grantJSON(user, g), nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func userNames(ctx context.Context, l api.Log, given []string) iter.Seq2[string, error] {
+	if len(given) > 0 {
+		return api.Listed(given, nil)
+	}
+	return func(yield func(string, error) bool) {
+		for u, err := range l.AllUsers(ctx) {
+			if !yield(u.Name, err) {
+				return
+			}
+		}
 	}
 }

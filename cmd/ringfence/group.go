@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -32,35 +33,55 @@ func (a *app) groupListCommand() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				topics := args
-				if len(args) == 0 {
-					list, err := l.Topics(ctx)
-					if err != nil {
-						return err
-					}
-					for _, t := range list {
-						topics = append(topics, t.Name)
-					}
-				}
-				list := []groupReport{}
 				var unknown error // a damaged topic does not hide the others
-				for _, topic := range topics {
-					names, err := l.Groups(ctx, topic)
-					if err != nil {
-						return err
-					}
-					for _, name := range names {
-						g, err := l.DescribeGroup(ctx, topic, name)
-						if err != nil && !errors.Is(err, engine.ErrDamaged) {
-							return err
-						}
-						unknown = errors.Join(unknown, err)
-						list = append(list, groupJSON(topic, g))
-					}
-				}
-				return errors.Join(a.report(list, func() { a.printGroups(list) }), unknown)
+				head := []string{"TOPIC", "GROUP", "LAG", "BEHIND"}
+				err := list(a, groupsOf(ctx, l, args, &unknown), "no groups; 'ringfence consume TOPIC --group NAME' makes one", head,
+					func(g groupReport) any { return g },
+					func(g groupReport) []string {
+						return []string{g.Topic, g.Group, countText(g.Lag), behindText(g.Lag, g.Behind)}
+					})
+				return errors.Join(err, unknown)
 			})
 		},
+	}
+}
+
+// groupsOf visits the groups of one topic, or of all. What is damaged is told in unknown,
+// of one topic that is.
+func groupsOf(ctx context.Context, l api.Log, topics []string, unknown *error) iter.Seq2[groupReport, error] {
+	return func(yield func(groupReport, error) bool) {
+		for topic, err := range topicNames(ctx, l, topics) {
+			if err != nil {
+				yield(groupReport{}, err)
+				return
+			}
+			for name, err := range l.AllGroups(ctx, topic) {
+				var g engine.GroupInfo
+				if err == nil {
+					g, err = l.DescribeGroup(ctx, topic, name)
+				}
+				if errors.Is(err, engine.ErrDamaged) {
+					*unknown, err = err, nil
+				}
+				if !yield(groupJSON(topic, g), err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// topicNames visits the names that were given, or all that there are.
+func topicNames(ctx context.Context, l api.Log, given []string) iter.Seq2[string, error] {
+	if len(given) > 0 {
+		return api.Listed(given, nil)
+	}
+	return func(yield func(string, error) bool) {
+		for t, err := range l.AllTopics(ctx) {
+			if !yield(t.Name, err) {
+				return
+			}
+		}
 	}
 }
 
@@ -173,18 +194,6 @@ func groupRanges(list []engine.GroupRange) []groupRangeReport {
 		out = append(out, r)
 	}
 	return out
-}
-
-func (a *app) printGroups(list []groupReport) {
-	if len(list) == 0 {
-		a.printf("no groups; 'ringfence consume TOPIC --group NAME' makes one\n")
-		return
-	}
-	rows := [][]string{{"TOPIC", "GROUP", "LAG", "BEHIND"}}
-	for _, g := range list {
-		rows = append(rows, []string{g.Topic, g.Group, countText(g.Lag), behindText(g.Lag, g.Behind)})
-	}
-	a.table(rows...)
 }
 
 func (a *app) printGroup(g groupReport) {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -26,6 +28,62 @@ func (a *app) report(v any, text func()) error {
 	}
 	text()
 	return nil
+}
+
+// tableRows is how many rows are held back to be put in columns together.
+const tableRows = 1000
+
+// list prints a list as it comes, without holding all of it: with --json as one array,
+// otherwise as tables of a thousand rows under one head. none is said where nothing came.
+func list[T any](a *app, all iter.Seq2[T, error], none string, head []string, asJSON func(T) any, row func(T) []string) error {
+	n := 0
+	rows := [][]string{head}
+	for item, err := range all {
+		if err != nil {
+			if n > 0 && !a.json {
+				a.table(rows...)
+			}
+			return err // what was printed is not all: an array has no end then
+		}
+		if n++; !a.json {
+			if rows = append(rows, row(item)); len(rows) >= tableRows {
+				a.table(rows...)
+				rows = rows[:0]
+			}
+			continue
+		}
+		before := ",\n  "
+		if n == 1 {
+			before = "[\n  "
+		}
+		if err := a.element(before, asJSON(item)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.json && n == 0:
+		a.printf("[]\n")
+	case a.json:
+		a.printf("\n]\n")
+	case n == 0:
+		a.printf("%s\n", none)
+	default:
+		a.table(rows...)
+	}
+	return nil
+}
+
+// element prints one element of an array.
+func (a *app) element(before string, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("  ", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	_, err := fmt.Fprintf(a.out, "%s%s", before, bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	return err
 }
 
 func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/ringfence/ringfence/engine"
@@ -35,15 +34,10 @@ larger than batches are.`,
 				return usageError{errors.New("which quota? Give --records or --bytes")}
 			}
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				users, err := l.Users(ctx)
+				q, err := quotaOf(ctx, l, args[0])
 				if err != nil {
 					return err
 				}
-				i := slices.IndexFunc(users, func(u api.User) bool { return u.Name == args[0] })
-				if i < 0 {
-					return fmt.Errorf("user %q: %w", args[0], engine.ErrNoSuchUser)
-				}
-				q := users[i].Quota
 				if cmd.Flags().Changed("records") {
 					q.Records = records
 				}
@@ -62,6 +56,16 @@ larger than batches are.`,
 	cmd.Flags().Uint64Var(&records, "records", 0, "records in a second")
 	cmd.Flags().Var(&bytes, "bytes", "bytes in a second (20MiB)")
 	return cmd
+}
+
+// quotaOf is the quota of a user.
+func quotaOf(ctx context.Context, l api.Log, name string) (api.Quota, error) {
+	for u, err := range l.AllUsers(ctx) {
+		if err != nil || u.Name == name {
+			return u.Quota, err
+		}
+	}
+	return api.Quota{}, fmt.Errorf("user %q: %w", name, engine.ErrNoSuchUser)
 }
 
 // quotaText is a quota as people read it.

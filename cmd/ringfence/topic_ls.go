@@ -22,15 +22,9 @@ more, and 'segment verify' finds what nobody has read yet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				list, err := l.Topics(ctx)
-				if err != nil {
-					return err
-				}
-				out := make([]topicReport, 0, len(list)) // an empty list is [], not null
-				for _, t := range list {
-					out = append(out, topicJSON(t))
-				}
-				return a.report(out, func() { a.printTopics(list) })
+				head := []string{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED", "DAMAGE"}
+				return list(a, l.AllTopics(ctx), "no topics; create one with 'ringfence topic create NAME'", head,
+					func(t engine.TopicInfo) any { return topicJSON(t) }, topicRow)
 			})
 		},
 	}
@@ -56,17 +50,9 @@ func topicJSON(t engine.TopicInfo) topicReport {
 		Ranges: t.Ranges, Segments: t.Segments, Records: t.Records, Bytes: t.Bytes, Damaged: t.Damaged, SetAside: t.SetAside}
 }
 
-func (a *app) printTopics(list []engine.TopicInfo) {
-	if len(list) == 0 {
-		a.printf("no topics; create one with 'ringfence topic create NAME'\n")
-		return
-	}
-	rows := [][]string{{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED", "DAMAGE"}}
-	for _, t := range list {
-		rows = append(rows, []string{t.Name, countText(t.Ranges), countText(t.Segments), countText(t.Records), bytesText(t.Bytes),
-			cmp.Or(t.Policy, "-"), dateText(t.Created.UnixMilli()), damageText(t)})
-	}
-	a.table(rows...)
+func topicRow(t engine.TopicInfo) []string {
+	return []string{t.Name, countText(t.Ranges), countText(t.Segments), countText(t.Records), bytesText(t.Bytes),
+		cmp.Or(t.Policy, "-"), dateText(t.Created.UnixMilli()), damageText(t)}
 }
 
 // damageText is what is wrong with a topic, in few words.

@@ -128,27 +128,18 @@ func (a *app) userLsCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				list, err := l.Users(ctx)
-				if err != nil {
-					return err
-				}
-				out := []userReport{}
-				rows := [][]string{{"USER", "PASSWORD", "GRANTS", "TOKENS", "QUOTA", "CREATED"}}
-				for _, u := range list {
-					out = append(out, userReport{u.Name, u.Password, u.Created.UTC(), u.Changed.UTC(), u.Grants, u.Tokens, u.Quota.Records, u.Quota.Bytes})
-					has := "yes"
-					if !u.Password {
-						has = "no"
-					}
-					rows = append(rows, []string{u.Name, has, countText(u.Grants), countText(u.Tokens), quotaText(u.Quota), dateText(u.Created.UnixMilli())})
-				}
-				return a.report(out, func() {
-					if len(list) == 0 {
-						a.printf("no users; make one with 'ringfence user add NAME --admin'\n")
-						return
-					}
-					a.table(rows...)
-				})
+				head := []string{"USER", "PASSWORD", "GRANTS", "TOKENS", "QUOTA", "CREATED"}
+				return list(a, l.AllUsers(ctx), "no users; make one with 'ringfence user add NAME --admin'", head,
+					func(u api.User) any {
+						return userReport{u.Name, u.Password, u.Created.UTC(), u.Changed.UTC(), u.Grants, u.Tokens, u.Quota.Records, u.Quota.Bytes}
+					},
+					func(u api.User) []string {
+						has := "yes"
+						if !u.Password {
+							has = "no"
+						}
+						return []string{u.Name, has, countText(u.Grants), countText(u.Tokens), quotaText(u.Quota), dateText(u.Created.UnixMilli())}
+					})
 			})
 		},
 	}

@@ -1,6 +1,9 @@
 package api
 
-import "context"
+import (
+	"context"
+	"iter"
+)
 
 // Log is what a program does with topics, linked or over the network. The methods are
 // described at engine.Engine and client.Client, which return types of their own where
@@ -8,6 +11,7 @@ import "context"
 type Log interface {
 	Admin
 	Access
+	Lists
 	NewProducer(ProducerOptions) (Producer, error)
 	NewConsumer(ConsumerOptions) (Consumer, error)
 	Close() error
@@ -32,6 +36,14 @@ type Admin interface {
 	Groups(ctx context.Context, topic string) ([]string, error)
 	DescribeGroup(ctx context.Context, topic, group string) (GroupInfo, error)
 	DeleteGroup(ctx context.Context, topic, group string) error
+}
+
+// Lists visits what there may be very many of, by name, without holding all of it: what
+// comes or goes meanwhile may be visited or not. It ends after an error.
+type Lists interface {
+	AllTopics(ctx context.Context) iter.Seq2[TopicInfo, error]
+	AllGroups(ctx context.Context, topic string) iter.Seq2[string, error]
+	AllUsers(ctx context.Context) iter.Seq2[User, error]
 }
 
 // Producer sends records to one topic.

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -38,30 +39,30 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 
 // Topics lists all topics by name.
 func (c *Client) Topics(ctx context.Context) ([]api.TopicInfo, error) {
-	var list []api.TopicInfo
-	for after := ""; ; {
+	return api.Collect(c.AllTopics(ctx))
+}
+
+// AllTopics visits all topics by name, without holding all of them. It ends after an
+// error.
+func (c *Client) AllTopics(ctx context.Context) iter.Seq2[api.TopicInfo, error] {
+	return listed("topic", func(t *api.TopicInfo) string { return t.Name }, func(after string) (list []api.TopicInfo, more bool, err error) {
 		msg, err := c.ask(ctx, wire.KeyListTopics, &wire.ListTopics{After: after})
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		reply := msg.(*wire.ListTopicsReply)
 		for _, t := range reply.Topics {
-			if t.Name <= after {
-				return nil, fmt.Errorf("%w: it lists topic %q behind %q", ErrProtocol, api.Abridged(t.Name), api.Abridged(after))
-			}
-			after = t.Name
 			list = append(list, topicInfo(t))
 		}
-		if !reply.More || len(reply.Topics) == 0 {
-			return list, nil
-		}
-	}
+		return list, reply.More, nil
+	})
 }
 
 func topicInfo(t *wire.TopicInfo) api.TopicInfo {
 	return api.TopicInfo{
 		Name: t.Name, ID: t.Id, Bits: t.Bits, Policy: t.Policy, Created: timeOf(t.CreatedMs),
 		Ranges: int(t.Ranges), Segments: int(t.Segments), Records: t.Records, Bytes: t.Bytes,
+		Damaged: int(t.Damaged), SetAside: int(t.SetAside),
 	}
 }
 
@@ -71,27 +72,6 @@ func timeOf(ms int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms)
-}
-
-// Describe tells everything of a topic.
-func (c *Client) Describe(ctx context.Context, name string) (api.TopicDetail, error) {
-	msg, err := c.askTopic(ctx, name, wire.KeyDescribeTopic, &wire.Topic{Topic: name})
-	if err != nil {
-		return api.TopicDetail{}, err
-	}
-	reply := msg.(*wire.DescribeTopicReply)
-	d := api.TopicDetail{TopicInfo: topicInfo(reply.Topic), Groups: reply.Groups}
-	for _, r := range reply.Ranges {
-		info := api.RangeInfo{Seq: r.Seq, Start: r.Start, End: r.End, Active: r.Active, Parents: r.Parents, NextOffset: r.NextOffset}
-		for _, s := range r.Segments {
-			info.Segments = append(info.Segments, api.SegmentInfo{
-				Seq: s.Seq, Active: s.Active, Start: s.Start, Records: s.Records, Bytes: s.Bytes,
-				OpenedAt: timeOf(s.OpenedMs), SealedAt: timeOf(s.SealedMs), File: s.File, Missing: s.Missing,
-			})
-		}
-		d.AllRanges = append(d.AllRanges, info)
-	}
-	return d, nil
 }
 
 // SplitRange splits an active range into two.
@@ -182,16 +162,24 @@ func (c *Client) DeletePolicy(ctx context.Context, name string) error {
 
 // Policies lists the definitions by name.
 func (c *Client) Policies(ctx context.Context) (map[string]api.Policy, error) {
-	msg, err := c.ask(ctx, wire.KeyListPolicies, &wire.ListPolicies{})
-	if err != nil {
-		return nil, err
-	}
 	list := map[string]api.Policy{}
-	for _, p := range msg.(*wire.ListPoliciesReply).Policies {
-		list[p.Name] = api.Policy{
-			MaxAge: boundOf(p.MaxAge), MaxBytes: boundOf(p.MaxBytes),
-			SegmentMaxAge: boundOf(p.SegmentMaxAge), SegmentMaxBytes: boundOf(p.SegmentMaxBytes),
+	names := listed("policy", func(name *string) string { return *name }, func(after string) (names []string, more bool, err error) {
+		msg, err := c.ask(ctx, wire.KeyListPolicies, &wire.ListPolicies{After: after})
+		if err != nil {
+			return nil, false, err
 		}
+		reply := msg.(*wire.ListPoliciesReply)
+		for _, p := range reply.Policies {
+			names = append(names, p.Name)
+			list[p.Name] = api.Policy{
+				MaxAge: boundOf(p.MaxAge), MaxBytes: boundOf(p.MaxBytes),
+				SegmentMaxAge: boundOf(p.SegmentMaxAge), SegmentMaxBytes: boundOf(p.SegmentMaxBytes),
+			}
+		}
+		return names, reply.More, nil
+	})
+	if _, err := api.Collect(names); err != nil {
+		return nil, err
 	}
 	return list, nil
 }

@@ -32,6 +32,7 @@ type Client struct {
 var (
 	_ api.Admin  = (*Client)(nil)
 	_ api.Access = (*Client)(nil)
+	_ api.Lists  = (*Client)(nil)
 )
 
 // Dial connects to a server at "host:port", "tls://host:port" or "unix:/path". ctx and

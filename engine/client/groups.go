@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -11,11 +12,20 @@ import (
 
 // Groups lists the groups of a topic by name.
 func (c *Client) Groups(ctx context.Context, topic string) ([]string, error) {
-	msg, err := c.askTopic(ctx, topic, wire.KeyListGroups, &wire.ListGroups{Topic: topic})
-	if err != nil {
-		return nil, err
-	}
-	return msg.(*wire.ListGroupsReply).Groups, nil
+	return api.Collect(c.AllGroups(ctx, topic))
+}
+
+// AllGroups visits the groups of a topic by name, without holding all of them. It ends
+// after an error.
+func (c *Client) AllGroups(ctx context.Context, topic string) iter.Seq2[string, error] {
+	return listed("group", func(name *string) string { return *name }, func(after string) ([]string, bool, error) {
+		msg, err := c.askTopic(ctx, topic, wire.KeyListGroups, &wire.ListGroups{Topic: topic, After: after})
+		if err != nil {
+			return nil, false, err
+		}
+		reply := msg.(*wire.ListGroupsReply)
+		return reply.Groups, reply.More, nil
+	})
 }
 
 // DescribeGroup tells where a group is, how far it is behind, and which member reads what.
@@ -25,17 +35,39 @@ func (c *Client) DescribeGroup(ctx context.Context, topic, group string) (api.Gr
 	if err := api.CheckGroup(group); err != nil {
 		return api.GroupInfo{}, err
 	}
-	msg, err := c.askTopic(ctx, topic, wire.KeyDescribeGroup, &wire.Group{Topic: topic, Group: group})
+	g := api.GroupInfo{}
+	var damage error
+	ranges, err := eachRange(func(from uint32) ([]*wire.GroupRange, bool, error) {
+		msg, err := c.askTopic(ctx, topic, wire.KeyDescribeGroup, &wire.DescribeGroup{Topic: topic, Group: group, From: from})
+		if err != nil {
+			return nil, false, err
+		}
+		r := msg.(*wire.DescribeGroupReply)
+		if from == 0 {
+			g = api.GroupInfo{Name: r.Group, Lag: r.Lag, Cursor: r.Cursor}
+			if r.Damage != "" {
+				damage = about(topic, fmt.Errorf("%w: %s", ErrDamaged, r.Damage))
+			}
+		}
+		return r.Ranges, r.More, nil
+	})
 	if err != nil {
 		return api.GroupInfo{}, err
 	}
-	r := msg.(*wire.DescribeGroupReply)
-	if r.Damage != "" {
-		err = about(topic, fmt.Errorf("%w: %s", ErrDamaged, r.Damage))
+	g.Ranges = ranges
+	g.Members, err = api.Collect(listed("member", func(name *string) string { return *name }, func(after string) ([]string, bool, error) {
+		msg, err := c.askTopic(ctx, topic, wire.KeyListMembers, &wire.ListMembers{Topic: topic, Group: group, After: after})
+		if err != nil {
+			return nil, false, err
+		}
+		reply := msg.(*wire.ListMembersReply)
+		g.Generation = reply.Generation
+		return reply.Members, reply.More, nil
+	}))
+	if err != nil {
+		return api.GroupInfo{}, err
 	}
-	return api.GroupInfo{
-		Name: r.Group, Ranges: rangesAt(r.Ranges), Lag: r.Lag, Cursor: r.Cursor, Members: r.Members, Generation: r.Generation,
-	}, err
+	return g, damage
 }
 
 func rangesAt(list []*wire.GroupRange) (out []api.GroupRange) {

@@ -44,7 +44,7 @@ func (r *Consumer) commit(ctx context.Context, k kind, reset bool) error {
 
 // Lag is how many records are stored behind the consumer's place.
 func (r *Consumer) Lag() (uint64, error) {
-	reply, err := r.lag(false)
+	reply, err := r.lag(wire.Lag{})
 	if err != nil {
 		return 0, err
 	}
@@ -54,14 +54,16 @@ func (r *Consumer) Lag() (uint64, error) {
 // Ranges tells where the consumer is in each range that it has not finished, ranges
 // before those that took over their keys.
 func (r *Consumer) Ranges() ([]api.GroupRange, error) {
-	reply, err := r.lag(true)
-	if err != nil {
-		return nil, err
-	}
-	return rangesAt(reply.Ranges), nil
+	return eachRange(func(from uint32) ([]*wire.GroupRange, bool, error) {
+		reply, err := r.lag(wire.Lag{Ranges: true, From: from})
+		if err != nil {
+			return nil, false, err
+		}
+		return reply.Ranges, reply.More, nil
+	})
 }
 
-func (r *Consumer) lag(ranges bool) (*wire.LagReply, error) {
+func (r *Consumer) lag(ask wire.Lag) (*wire.LagReply, error) {
 	if r.ended {
 		return nil, ErrClosed
 	}
@@ -77,7 +79,8 @@ func (r *Consumer) lag(ranges bool) (*wire.LagReply, error) {
 		}
 		if err == nil {
 			var msg any
-			msg, err = r.conn.call(ctx, wire.KeyLag, &wire.Lag{Consumer: r.handle, Cursor: r.Cursor(), Ranges: ranges}, nil)
+			ask.Consumer, ask.Cursor = r.handle, r.Cursor()
+			msg, err = r.conn.call(ctx, wire.KeyLag, &ask, nil)
 			if err == nil {
 				return msg.(*wire.LagReply), nil
 			}

@@ -43,6 +43,7 @@ var kinds = map[wire.Key]kind{
 	wire.KeySetQuota:      repeat,
 	wire.KeyListGroups:    look,
 	wire.KeyDescribeGroup: look,
+	wire.KeyListMembers:   look,
 	wire.KeyHeartbeat:     look,
 	wire.KeyJoinGroup:     repeat, // of the same instance
 	wire.KeyLeaveGroup:    repeat, // who has left may leave

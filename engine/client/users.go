@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -51,27 +52,25 @@ func (c *Client) DeleteUser(ctx context.Context, name string) error {
 
 // Users lists the users by name.
 func (c *Client) Users(ctx context.Context) ([]api.User, error) {
-	list := []api.User{}
-	for after := ""; ; {
+	return api.Collect(c.AllUsers(ctx))
+}
+
+// AllUsers visits the users by name, without holding all of them. It ends after an error.
+func (c *Client) AllUsers(ctx context.Context) iter.Seq2[api.User, error] {
+	return listed("user", func(u *api.User) string { return u.Name }, func(after string) (list []api.User, more bool, err error) {
 		msg, err := c.ask(ctx, wire.KeyListUsers, &wire.ListUsers{After: after})
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		reply := msg.(*wire.ListUsersReply)
 		for _, u := range reply.Users {
-			if u.User <= after {
-				return nil, fmt.Errorf("%w: it lists user %q behind %q", ErrProtocol, api.Abridged(u.User), api.Abridged(after))
-			}
-			after = u.User
 			list = append(list, api.User{
 				Name: u.User, Password: u.Password, Created: timeOf(u.CreatedMs), Changed: timeOf(u.ChangedMs),
 				Grants: int(u.Grants), Tokens: int(u.Tokens), Quota: api.Quota{Records: u.Quota.Records, Bytes: u.Quota.Bytes},
 			})
 		}
-		if !reply.More || len(reply.Users) == 0 {
-			return list, nil
-		}
-	}
+		return list, reply.More, nil
+	})
 }
 
 func grant(g api.Grant) *wire.Grant {

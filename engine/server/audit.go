@@ -48,7 +48,9 @@ func subject(key wire.Key, m any) (about string, ofOperators bool) {
 	case *wire.CreateTopic:
 		return m.Topic, true
 	case *wire.Topic:
-		return m.Topic, key != wire.KeyDescribeTopic
+		return m.Topic, true
+	case *wire.DescribeTopic:
+		return m.Topic, false
 	case *wire.SplitRange:
 		return m.Topic, true
 	case *wire.MergeRanges:
@@ -74,7 +76,13 @@ func subject(key wire.Key, m any) (about string, ofOperators bool) {
 	case *wire.Commit:
 		return m.Topic + "/" + m.Group, m.Reset
 	case *wire.Group:
-		return m.Topic + "/" + m.Group, key == wire.KeyDeleteGroup
+		return m.Topic + "/" + m.Group, true
+	case *wire.DescribeGroup:
+		return m.Topic + "/" + m.Group, false
+	case *wire.ListMembers:
+		return m.Topic + "/" + m.Group, false
+	case *wire.ListGroups:
+		return m.Topic, false
 	case *wire.JoinGroup:
 		return m.Topic + "/" + m.Group, false
 	case *wire.OpenProducer:

@@ -139,7 +139,7 @@ func TestAudit(t *testing.T) {
 		want[*wire.AuthenticateReply](c, wire.KeyAuthenticate, &wire.Authenticate{Mechanism: "password", User: "u", Secret: []byte("right")})
 		p := c.producer("a")
 		want[*wire.Done](c, wire.KeySetPolicy, &wire.SetPolicy{Policy: &wire.Policy{Name: "p"}})
-		want[*wire.DescribeTopicReply](c, wire.KeyDescribeTopic, &wire.Topic{Topic: "a"})
+		want[*wire.DescribeTopicReply](c, wire.KeyDescribeTopic, &wire.DescribeTopic{Topic: "a"})
 		c.refused(wire.CodePermissionDenied, wire.KeyDeleteTopic, &wire.Topic{Topic: "a"})
 		c.refused(wire.CodePermissionDenied, wire.KeyOpenProducer, &wire.OpenProducer{Topic: "b"})
 		w.engine.set(func() { w.engine.topics["b"] = w.engine.topics["a"] })

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -77,9 +78,8 @@ func newCoordinator(after uint64, session time.Duration, maxGroups, maxMembers i
 // join makes a process a member, or finds it one already. A process that takes the name
 // of another, because it was started again, takes its place.
 func (c *coordinator) join(now time.Time, key groupKey, identity, name string, instance uint64, unread []uint32) (assignment, error) {
-	if name == "" || len(name) > wire.MaxText {
-		return assignment{}, refusal(wire.CodeInvalidName, "topic %q, group %q: the name of a member has %d bytes, want 1 to %d",
-			key.topic, key.name, len(name), wire.MaxText)
+	if err := api.CheckMember(name); err != nil {
+		return assignment{}, refusal(wire.CodeInvalidName, "topic %q, group %q: %s", key.topic, key.name, err)
 	}
 	g := c.groups[key]
 	if g != nil && g.identity != identity {

@@ -16,7 +16,9 @@ type Engine interface {
 
 	CreateTopic(ctx context.Context, name string, o api.TopicOptions) error
 	DeleteTopic(ctx context.Context, name string) error
-	Topics(ctx context.Context) ([]api.TopicInfo, error) // by name
+	// TopicPage lists the topics behind a name that are wanted, by name: at most limit of
+	// them, and whether there are more.
+	TopicPage(ctx context.Context, after string, limit int, wanted func(name string) bool) (list []api.TopicInfo, more bool, err error)
 	Describe(ctx context.Context, name string) (api.TopicDetail, error)
 	SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error)
 	MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error)

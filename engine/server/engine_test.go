@@ -127,13 +127,19 @@ func (e *fakeEngine) DeleteTopic(ctx context.Context, name string) error {
 	return err
 }
 
-func (e *fakeEngine) Topics(ctx context.Context) (list []api.TopicInfo, err error) {
+func (e *fakeEngine) TopicPage(ctx context.Context, after string, limit int, wanted func(string) bool) (list []api.TopicInfo, more bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(e.topics)) {
-		list = append(list, api.TopicInfo{Name: name, Records: uint64(len(e.topics[name].frames))})
+		switch {
+		case name <= after || !wanted(name):
+		case len(list) == limit:
+			return list, true, nil
+		default:
+			list = append(list, api.TopicInfo{Name: name, Records: uint64(len(e.topics[name].frames))})
+		}
 	}
-	return list, nil
+	return list, false, nil
 }
 
 func (e *fakeEngine) Describe(ctx context.Context, name string) (d api.TopicDetail, err error) {

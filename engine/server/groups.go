@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -204,8 +205,21 @@ func (s *groups) idle(topic, group string) error {
 		topic, group, len(g.members), s.co.session)
 }
 
-// complete adds what is known of a group's members to what the engine tells of it.
-func (s *groups) complete(topic string, info *api.GroupInfo) {
+// members lists a group's members by name; without any its generation is 0.
+func (s *groups) members(topic, group string) (generation uint64, names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := groupKey{topic, group}
+	_ = s.refresh(time.Now(), key) // a topic that is gone has none
+	g := s.co.groups[key]
+	if g == nil {
+		return 0, nil
+	}
+	return g.generation, slices.Sorted(maps.Keys(g.members))
+}
+
+// name adds who reads them to a group's ranges.
+func (s *groups) name(topic string, info *api.GroupInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := groupKey{topic, info.Name}
@@ -214,11 +228,6 @@ func (s *groups) complete(topic string, info *api.GroupInfo) {
 	if g == nil {
 		return
 	}
-	info.Generation = g.generation
-	for name := range g.members {
-		info.Members = append(info.Members, name)
-	}
-	slices.Sort(info.Members)
 	for i := range info.Ranges {
 		if r := g.grants[info.Ranges[i].Range]; r != nil && !r.over {
 			info.Ranges[i].Member = r.holder

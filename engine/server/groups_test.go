@@ -249,13 +249,17 @@ func TestGroupsAreToldOf(t *testing.T) {
 	inGroupBubble(t, func(w *world, c *client) {
 		c.refused(wire.CodeNoSuchTopic, wire.KeyJoinGroup, &wire.JoinGroup{Topic: "no", Group: "g", Member: "a"})
 		c.refused(wire.CodeInvalidName, wire.KeyJoinGroup, &wire.JoinGroup{Topic: "t", Group: "g"})
-		c.refused(wire.CodeNoSuchGroup, wire.KeyDescribeGroup, &wire.Group{Topic: "t", Group: "h"})
+		c.refused(wire.CodeNoSuchGroup, wire.KeyDescribeGroup, &wire.DescribeGroup{Topic: "t", Group: "h"})
 		a := c.join("a", 1)
 		if got := want[*wire.ListGroupsReply](c, wire.KeyListGroups, &wire.ListGroups{Topic: "t"}); !slices.Equal(got.Groups, []string{"g"}) {
 			t.Fatalf("%+v", got)
 		}
-		g := want[*wire.DescribeGroupReply](c, wire.KeyDescribeGroup, &wire.Group{Topic: "t", Group: "g"})
-		if g.Generation != a.Generation || !slices.Equal(g.Members, []string{"a"}) || g.Lag != 3 || g.Cursor != "0" || g.Damage == "" ||
+		g := want[*wire.DescribeGroupReply](c, wire.KeyDescribeGroup, &wire.DescribeGroup{Topic: "t", Group: "g"})
+		m := want[*wire.ListMembersReply](c, wire.KeyListMembers, &wire.ListMembers{Topic: "t", Group: "g"})
+		if m.Generation != a.Generation || !slices.Equal(m.Members, []string{"a"}) || m.More {
+			t.Fatalf("%+v", m)
+		}
+		if g.Lag != 3 || g.Cursor != "0" || g.Damage == "" ||
 			len(g.Ranges) != 1 || *g.Ranges[0] != (wire.GroupRange{Range: 1, Offset: 2, End: 5, Lag: 3, LagMs: -1, Member: "a"}) {
 			t.Fatalf("%+v", g)
 		}

@@ -132,7 +132,7 @@ func TestAllow(t *testing.T) {
 		}{
 			{wire.KeyCreateTopic, &wire.CreateTopic{Topic: "x"}, "create x"},
 			{wire.KeyDeleteTopic, &wire.Topic{Topic: "x"}, "delete x"},
-			{wire.KeyDescribeTopic, &wire.Topic{Topic: "x"}, "describe x"},
+			{wire.KeyDescribeTopic, &wire.DescribeTopic{Topic: "x"}, "describe x"},
 			{wire.KeyRollTopic, &wire.Topic{Topic: "x"}, "alter x"},
 			{wire.KeySplitRange, &wire.SplitRange{Topic: "x"}, "alter x"},
 			{wire.KeyMergeRanges, &wire.MergeRanges{Topic: "x"}, "alter x"},

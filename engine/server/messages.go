@@ -16,22 +16,8 @@ func infoOf(t *api.TopicInfo) *wire.TopicInfo {
 	return &wire.TopicInfo{
 		Name: t.Name, Id: t.ID, Bits: t.Bits, Policy: t.Policy, CreatedMs: millisOf(t.Created),
 		Ranges: uint32(t.Ranges), Segments: uint32(t.Segments), Records: t.Records, Bytes: t.Bytes,
+		Damaged: uint32(t.Damaged), SetAside: uint32(t.SetAside),
 	}
-}
-
-func detailOf(d api.TopicDetail) *wire.DescribeTopicReply {
-	r := &wire.DescribeTopicReply{Topic: infoOf(&d.TopicInfo), Groups: d.Groups}
-	for _, a := range d.AllRanges {
-		info := &wire.RangeInfo{Seq: a.Seq, Start: a.Start, End: a.End, Active: a.Active, Parents: a.Parents, NextOffset: a.NextOffset}
-		for _, s := range a.Segments {
-			info.Segments = append(info.Segments, &wire.SegmentInfo{
-				Seq: s.Seq, Active: s.Active, Start: s.Start, Records: s.Records, Bytes: s.Bytes,
-				OpenedMs: millisOf(s.OpenedAt), SealedMs: millisOf(s.SealedAt), File: s.File, Missing: s.Missing,
-			})
-		}
-		r.Ranges = append(r.Ranges, info)
-	}
-	return r
 }
 
 func policyOf(p *wire.Policy) api.Policy {
@@ -44,10 +30,12 @@ func policyOf(p *wire.Policy) api.Policy {
 // boundOf takes any number for the setting; the engine knows which there are.
 func boundOf(b *wire.Bound) api.Bound { return api.Bound{Setting: cp.Setting(b.Setting), N: b.Limit} }
 
-func policies(list map[string]api.Policy) *wire.ListPoliciesReply {
+// policies is a page of the list.
+func policies(list map[string]api.Policy, m *wire.ListPolicies) *wire.ListPoliciesReply {
 	bound := func(b api.Bound) *wire.Bound { return &wire.Bound{Setting: byte(b.Setting), Limit: b.N} }
-	r := &wire.ListPoliciesReply{}
-	for _, name := range slices.Sorted(maps.Keys(list)) {
+	names, more := pageOf(slices.Sorted(maps.Keys(list)), m.After, m.Limit, itself, everything)
+	r := &wire.ListPoliciesReply{More: more}
+	for _, name := range names {
 		p := list[name]
 		r.Policies = append(r.Policies, &wire.Policy{
 			Name: name, MaxAge: bound(p.MaxAge), MaxBytes: bound(p.MaxBytes),

@@ -87,6 +87,12 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 		return &wire.Done{}, e.CreateTopic(ctx, m.Topic, api.TopicOptions{Bits: m.Bits, Policy: m.Policy})
 	case *wire.ListTopics:
 		return c.listTopics(ctx, who, m)
+	case *wire.DescribeTopic:
+		if err := c.s.allow(who, OpDescribe, m.Topic); err != nil {
+			return nil, err
+		}
+		d, err := e.Describe(ctx, m.Topic)
+		return detailFrom(&d, m.Range, m.Segment), err
 	case *wire.Topic:
 		return c.topic(ctx, key, who, m.Topic)
 	case *wire.SplitRange:
@@ -121,7 +127,7 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 			return nil, err
 		}
 		list, err := e.Policies(ctx)
-		return policies(list), err
+		return policies(list, m), err
 	case *wire.BindPolicy:
 		if err := c.s.allow(who, OpAlter, m.Topic); err != nil {
 			return nil, err
@@ -154,19 +160,15 @@ func (s *Server) allow(who Identity, op Op, name string) error {
 // topic does what asks for nothing but a topic.
 func (c *conn) topic(ctx context.Context, key wire.Key, who Identity, name string) (wire.Message, error) {
 	e := c.s.engine
-	op, ok := map[wire.Key]Op{wire.KeyDeleteTopic: OpDelete, wire.KeyDescribeTopic: OpDescribe, wire.KeyRollTopic: OpAlter}[key]
+	op, ok := map[wire.Key]Op{wire.KeyDeleteTopic: OpDelete, wire.KeyRollTopic: OpAlter}[key]
 	if !ok {
 		return nil, refusal(wire.CodeUnsupported, "%s: this server does not do that", key)
 	}
 	if err := c.s.allow(who, op, name); err != nil {
 		return nil, err
 	}
-	switch op {
-	case OpDelete:
+	if op == OpDelete {
 		return &wire.Done{}, e.DeleteTopic(ctx, name)
-	case OpDescribe:
-		d, err := e.Describe(ctx, name)
-		return detailOf(d), err
 	}
 	n, err := e.Roll(ctx, name)
 	return &wire.RollTopicReply{Segments: uint32(n)}, err
@@ -174,28 +176,15 @@ func (c *conn) topic(ctx context.Context, key wire.Key, who Identity, name strin
 
 // listTopics answers a page of the topics that somebody may know of.
 func (c *conn) listTopics(ctx context.Context, who Identity, m *wire.ListTopics) (wire.Message, error) {
-	const most = 1000
-	limit := int(m.Limit)
-	if limit == 0 || limit > most {
-		limit = most
+	known := func(name string) bool {
+		return strings.HasPrefix(name, m.Prefix) && c.s.allow(who, OpDescribe, name) == nil
 	}
-	list, err := c.s.engine.Topics(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &wire.ListTopicsReply{}
+	list, more, err := c.s.engine.TopicPage(ctx, m.After, limitOf(m.Limit), known)
+	r := &wire.ListTopicsReply{More: more}
 	for i := range list {
-		t := &list[i]
-		if t.Name <= m.After || !strings.HasPrefix(t.Name, m.Prefix) || c.s.allow(who, OpDescribe, t.Name) != nil {
-			continue
-		}
-		if len(r.Topics) == limit {
-			r.More = true
-			break
-		}
-		r.Topics = append(r.Topics, infoOf(t))
+		r.Topics = append(r.Topics, infoOf(&list[i]))
 	}
-	return r, nil
+	return r, err
 }
 
 func (c *conn) openProducer(who Identity, m *wire.OpenProducer) (wire.Message, error) {
@@ -258,7 +247,8 @@ func (c *conn) lag(m *wire.Lag) (wire.Message, error) {
 	}
 	if m.Ranges {
 		list, err := c.s.engine.CursorRanges(r.topic, cursor)
-		reply := &wire.LagReply{Ranges: rangesAt(list)}
+		page, more := rangesFrom(list, m.From)
+		reply := &wire.LagReply{Ranges: rangesAt(page), More: more}
 		for _, a := range list {
 			reply.Records += min(a.Lag, math.MaxUint64-reply.Records)
 		}

@@ -24,11 +24,12 @@ func (c *conn) answerGroup(ctx context.Context, key wire.Key, who Identity, m an
 		return &wire.Done{}, c.s.groups.leave(m)
 	case *wire.ListGroups:
 		return c.listGroups(ctx, who, m)
-	case *wire.Group:
-		if key == wire.KeyDeleteGroup {
-			return c.deleteGroup(ctx, who, m)
-		}
+	case *wire.ListMembers:
+		return c.listMembers(ctx, who, m)
+	case *wire.DescribeGroup:
 		return c.describeGroup(ctx, who, m)
+	case *wire.Group:
+		return c.deleteGroup(ctx, who, m)
 	}
 	return c.administer(ctx, key, who, m)
 }
@@ -43,52 +44,60 @@ func (c *conn) heartbeat(h wire.Head, m *wire.Heartbeat) {
 	c.reply(h, c.s.assigned(a))
 }
 
-// listGroups answers the groups that somebody may know of.
+// listGroups answers a page of the groups that somebody may know of.
 func (c *conn) listGroups(ctx context.Context, who Identity, m *wire.ListGroups) (wire.Message, error) {
 	if err := c.s.allow(who, OpDescribe, m.Topic); err != nil {
 		return nil, err
 	}
 	names, err := c.s.engine.Groups(ctx, m.Topic)
-	r := &wire.ListGroupsReply{}
-	for _, name := range names {
-		if c.s.allow(who, OpDescribeGroup, name) == nil {
-			r.Groups = append(r.Groups, name)
-		}
-	}
-	return r, err
+	known := func(name string) bool { return c.s.allow(who, OpDescribeGroup, name) == nil }
+	page, more := pageOf(names, m.After, m.Limit, itself, known)
+	return &wire.ListGroupsReply{Groups: page, More: more}, err
 }
 
 // mayTouch asks whether somebody may do something to a group of a topic that he may know.
-func (c *conn) mayTouch(who Identity, op Op, m *wire.Group) error {
-	err := c.s.allow(who, OpDescribe, m.Topic)
+func (c *conn) mayTouch(who Identity, op Op, topic, group string) error {
+	err := c.s.allow(who, OpDescribe, topic)
 	if err == nil {
-		err = c.s.allow(who, op, m.Group)
+		err = c.s.allow(who, op, group)
 	}
 	return err
 }
 
-// describeGroup tells what there is to tell, also where some of it is damaged.
-func (c *conn) describeGroup(ctx context.Context, who Identity, m *wire.Group) (wire.Message, error) {
-	if err := c.mayTouch(who, OpDescribeGroup, m); err != nil {
+// listMembers answers a page of a group's members.
+func (c *conn) listMembers(ctx context.Context, who Identity, m *wire.ListMembers) (wire.Message, error) {
+	if err := c.mayTouch(who, OpDescribeGroup, m.Topic, m.Group); err != nil {
+		return nil, err
+	}
+	generation, names := c.s.groups.members(m.Topic, m.Group)
+	page, more := pageOf(names, m.After, m.Limit, itself, everything)
+	return &wire.ListMembersReply{Generation: generation, Members: page, More: more}, ctx.Err()
+}
+
+// describeGroup answers a page of what there is to tell, also where some of it is damaged.
+func (c *conn) describeGroup(ctx context.Context, who Identity, m *wire.DescribeGroup) (wire.Message, error) {
+	if err := c.mayTouch(who, OpDescribeGroup, m.Topic, m.Group); err != nil {
 		return nil, err
 	}
 	info, err := c.s.engine.DescribeGroup(ctx, m.Topic, m.Group)
 	damage := ""
 	if errors.Is(err, api.ErrDamaged) {
-		damage, err = err.Error(), nil
+		damage, err = wire.Clip(err.Error()), nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.s.groups.complete(m.Topic, &info)
-	return &wire.DescribeGroupReply{
-		Group: info.Name, Generation: info.Generation, Members: info.Members, Ranges: rangesAt(info.Ranges),
-		Lag: info.Lag, Cursor: info.Cursor, Damage: damage,
-	}, nil
+	c.s.groups.name(m.Topic, &info)
+	page, more := rangesFrom(info.Ranges, m.From)
+	r := &wire.DescribeGroupReply{Group: info.Name, Ranges: rangesAt(page), More: more, Lag: info.Lag, Damage: damage}
+	if m.From == 0 {
+		r.Cursor = info.Cursor
+	}
+	return r, nil
 }
 
 func (c *conn) deleteGroup(ctx context.Context, who Identity, m *wire.Group) (wire.Message, error) {
-	if err := c.mayTouch(who, OpDeleteGroup, m); err != nil {
+	if err := c.mayTouch(who, OpDeleteGroup, m.Topic, m.Group); err != nil {
 		return nil, err
 	}
 	if err := c.s.groups.idle(m.Topic, m.Group); err != nil {

@@ -41,8 +41,8 @@ func TestEveryRequest(t *testing.T) {
 			t.Errorf("lag: %+v", m)
 		}
 		want[*wire.Done](c, wire.KeyCommit, &wire.Commit{Topic: "a", Group: "g", Cursor: "2"})
-		if m := want[*wire.DescribeTopicReply](c, wire.KeyDescribeTopic, &wire.Topic{Topic: "a"}); m.Topic.Name != "a" || len(m.Ranges) != 1 ||
-			m.Ranges[0].NextOffset != 2 || m.Ranges[0].Segments[0].File != "f" || !slices.Equal(m.Groups, []string{"g"}) {
+		if m := want[*wire.DescribeTopicReply](c, wire.KeyDescribeTopic, &wire.DescribeTopic{Topic: "a"}); m.Topic.Name != "a" || len(m.Ranges) != 1 ||
+			m.Ranges[0].NextOffset != 2 || m.Ranges[0].Segments[0].File != "f" || m.More {
 			t.Errorf("describe: %+v", m)
 		}
 		if m := want[*wire.SplitRangeReply](c, wire.KeySplitRange, &wire.SplitRange{Topic: "a", Range: 3}); m.Left != 7 || m.Right != 8 {
@@ -69,7 +69,7 @@ func TestEveryRequest(t *testing.T) {
 			t.Errorf("%d handles open after all were closed", n)
 		}
 		want[*wire.Done](c, wire.KeyDeleteTopic, &wire.Topic{Topic: "a"})
-		c.refused(wire.CodeNoSuchTopic, wire.KeyDescribeTopic, &wire.Topic{Topic: "a"})
+		c.refused(wire.CodeNoSuchTopic, wire.KeyDescribeTopic, &wire.DescribeTopic{Topic: "a"})
 		c.nc.Close()
 	})
 }

@@ -61,20 +61,9 @@ func (c *conn) administer(ctx context.Context, key wire.Key, who Identity, m any
 
 // users is a page of the list.
 func users(list []api.User, m *wire.ListUsers) *wire.ListUsersReply {
-	const most = 1000
-	limit := int(m.Limit)
-	if limit == 0 || limit > most {
-		limit = most
-	}
-	r := &wire.ListUsersReply{}
-	for _, u := range list {
-		if u.Name <= m.After {
-			continue
-		}
-		if len(r.Users) == limit {
-			r.More = true
-			break
-		}
+	page, more := pageOf(list, m.After, m.Limit, func(u *api.User) string { return u.Name }, everything)
+	r := &wire.ListUsersReply{More: more}
+	for _, u := range page {
 		r.Users = append(r.Users, &wire.UserInfo{
 			User: u.Name, Password: u.Password, CreatedMs: millisOf(u.Created), ChangedMs: millisOf(u.Changed),
 			Grants: uint32(u.Grants), Tokens: uint32(u.Tokens), Quota: &wire.Quota{Records: u.Quota.Records, Bytes: u.Quota.Bytes},

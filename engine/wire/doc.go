@@ -34,7 +34,7 @@
 //	16 CreateTopic    CreateTopic     Done
 //	17 DeleteTopic    Topic           Done
 //	18 ListTopics     ListTopics      ListTopicsReply
-//	19 DescribeTopic  Topic           DescribeTopicReply
+//	19 DescribeTopic  DescribeTopic   DescribeTopicReply
 //	20 SplitRange     SplitRange      SplitRangeReply
 //	21 MergeRanges    MergeRanges     MergeRangesReply
 //	22 RollTopic      Topic           RollTopicReply
@@ -56,8 +56,9 @@
 //	65 Heartbeat      Heartbeat       Assignment
 //	66 LeaveGroup     LeaveGroup      Done
 //	67 ListGroups     ListGroups      ListGroupsReply
-//	68 DescribeGroup  Group           DescribeGroupReply
+//	68 DescribeGroup  DescribeGroup   DescribeGroupReply
 //	69 DeleteGroup    Group           Done
+//	70 ListMembers    ListMembers     ListMembersReply
 //	80 PutUser        PutUser         Done
 //	81 DeleteUser     DeleteUser      Done
 //	82 ListUsers      ListUsers       ListUsersReply
@@ -117,6 +118,16 @@
 //
 // When a connection ends, what became of its unanswered requests is unknown: they may
 // have been done, or yet be.
+//
+// # Lists
+//
+// What may be long comes in pages: ListTopics, ListPolicies, ListGroups, ListMembers and
+// ListUsers answer names in the order of their bytes, DescribeTopic, DescribeGroup and Lag
+// ranges in that of their numbers. A page says with more that there is another one. It is
+// asked for with the last name as after, from the last range's number plus one on, or, of
+// DescribeTopic, from next_range and next_segment on. A page may have less than it was
+// asked for. What comes and goes between two pages may be on one of them or on none; a
+// topic whose id is another one than on the page before was made anew.
 //
 // # Producing
 //

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	flatbuffers "github.com/google/flatbuffers/go"
 
@@ -41,6 +42,14 @@ func (e *Error) Pack(b *flatbuffers.Builder) flatbuffers.UOffsetT {
 		RetryAfterMs: uint32(min(ms, math.MaxUint32)),
 	}
 	return t.Pack(b)
+}
+
+// Clip is as much of a text as a message takes.
+func Clip(s string) string {
+	if len(s) <= MaxText && utf8.ValidString(s) {
+		return s
+	}
+	return clip(s, MaxText)
 }
 
 // clip is at most limit bytes of s as valid UTF-8: what takes the place of bytes that

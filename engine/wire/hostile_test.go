@@ -102,7 +102,7 @@ func TestUnknownMessages(t *testing.T) {
 	}{
 		{0, 0, CodeUnknownKey},
 		{4, 0, CodeUnknownKey},
-		{70, FlagReply, CodeUnknownKey},
+		{71, FlagReply, CodeUnknownKey},
 		{0xffff, FlagReply | FlagPush, CodeUnknownKey},
 		{KeyCredit, FlagReply, CodeMalformed},
 		{KeyFetch, FlagReply | FlagPush, CodeMalformed},

@@ -37,6 +37,7 @@ const (
 	KeyListGroups    Key = 67
 	KeyDescribeGroup Key = 68
 	KeyDeleteGroup   Key = 69
+	KeyListMembers   Key = 70
 	KeyPutUser       Key = 80
 	KeyDeleteUser    Key = 81
 	KeyListUsers     Key = 82
@@ -65,7 +66,7 @@ var exchanges = [...]exchange{
 	KeyCreateTopic:   {"CreateTopic", &tableCreateTopic, &tableDone, nil},
 	KeyDeleteTopic:   {"DeleteTopic", &tableTopic, &tableDone, nil},
 	KeyListTopics:    {"ListTopics", &tableListTopics, &tableListTopicsReply, nil},
-	KeyDescribeTopic: {"DescribeTopic", &tableTopic, &tableDescribeTopicReply, nil},
+	KeyDescribeTopic: {"DescribeTopic", &tableDescribeTopic, &tableDescribeTopicReply, nil},
 	KeySplitRange:    {"SplitRange", &tableSplitRange, &tableSplitRangeReply, nil},
 	KeyMergeRanges:   {"MergeRanges", &tableMergeRanges, &tableMergeRangesReply, nil},
 	KeyRollTopic:     {"RollTopic", &tableTopic, &tableRollTopicReply, nil},
@@ -87,8 +88,9 @@ var exchanges = [...]exchange{
 	KeyHeartbeat:     {"Heartbeat", &tableHeartbeat, &tableAssignment, nil},
 	KeyLeaveGroup:    {"LeaveGroup", &tableLeaveGroup, &tableDone, nil},
 	KeyListGroups:    {"ListGroups", &tableListGroups, &tableListGroupsReply, nil},
-	KeyDescribeGroup: {"DescribeGroup", &tableGroup, &tableDescribeGroupReply, nil},
+	KeyDescribeGroup: {"DescribeGroup", &tableDescribeGroup, &tableDescribeGroupReply, nil},
 	KeyDeleteGroup:   {"DeleteGroup", &tableGroup, &tableDone, nil},
+	KeyListMembers:   {"ListMembers", &tableListMembers, &tableListMembersReply, nil},
 	KeyPutUser:       {"PutUser", &tablePutUser, &tableDone, nil},
 	KeyDeleteUser:    {"DeleteUser", &tableDeleteUser, &tableDone, nil},
 	KeyListUsers:     {"ListUsers", &tableListUsers, &tableListUsersReply, nil},

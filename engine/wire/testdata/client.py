@@ -143,7 +143,7 @@ MAX_FRAME = (16 << 20) + (64 << 10)
 KEYS = {
     "Hello": (1, "Hello", "HelloReply"), "Authenticate": (2, "Authenticate", "AuthenticateReply"),
     "Ping": (3, "Ping", "Done"), "CreateTopic": (16, "CreateTopic", "Done"), "DeleteTopic": (17, "Topic", "Done"),
-    "ListTopics": (18, "ListTopics", "ListTopicsReply"), "DescribeTopic": (19, "Topic", "DescribeTopicReply"),
+    "ListTopics": (18, "ListTopics", "ListTopicsReply"), "DescribeTopic": (19, "DescribeTopic", "DescribeTopicReply"),
     "OpenProducer": (32, "OpenProducer", "OpenProducerReply"), "Produce": (33, "Produce", "ProduceReply"),
     "CloseProducer": (34, "CloseProducer", "Done"), "OpenConsumer": (48, "OpenConsumer", "OpenConsumerReply"),
     "Fetch": (49, "Fetch", "Page"), "CloseConsumer": (50, "CloseConsumer", "Done"), "Lag": (51, "Lag", "LagReply"),

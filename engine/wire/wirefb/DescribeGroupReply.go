@@ -7,13 +7,12 @@ import (
 )
 
 type DescribeGroupReplyT struct {
-	Group      string         `json:"group"`
-	Generation uint64         `json:"generation"`
-	Members    []string       `json:"members"`
-	Ranges     []*GroupRangeT `json:"ranges"`
-	Lag        uint64         `json:"lag"`
-	Cursor     string         `json:"cursor"`
-	Damage     string         `json:"damage"`
+	Group  string         `json:"group"`
+	Ranges []*GroupRangeT `json:"ranges"`
+	More   bool           `json:"more"`
+	Lag    uint64         `json:"lag"`
+	Cursor string         `json:"cursor"`
+	Damage string         `json:"damage"`
 }
 
 func (t *DescribeGroupReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -21,19 +20,6 @@ func (t *DescribeGroupReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOf
 		return 0
 	}
 	groupOffset := builder.CreateString(t.Group)
-	membersOffset := flatbuffers.UOffsetT(0)
-	if t.Members != nil {
-		membersLength := len(t.Members)
-		membersOffsets := make([]flatbuffers.UOffsetT, membersLength)
-		for j := 0; j < membersLength; j++ {
-			membersOffsets[j] = builder.CreateString(t.Members[j])
-		}
-		DescribeGroupReplyStartMembersVector(builder, membersLength)
-		for j := membersLength - 1; j >= 0; j-- {
-			builder.PrependUOffsetT(membersOffsets[j])
-		}
-		membersOffset = builder.EndVector(membersLength)
-	}
 	rangesOffset := flatbuffers.UOffsetT(0)
 	if t.Ranges != nil {
 		rangesLength := len(t.Ranges)
@@ -51,9 +37,8 @@ func (t *DescribeGroupReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOf
 	damageOffset := builder.CreateString(t.Damage)
 	DescribeGroupReplyStart(builder)
 	DescribeGroupReplyAddGroup(builder, groupOffset)
-	DescribeGroupReplyAddGeneration(builder, t.Generation)
-	DescribeGroupReplyAddMembers(builder, membersOffset)
 	DescribeGroupReplyAddRanges(builder, rangesOffset)
+	DescribeGroupReplyAddMore(builder, t.More)
 	DescribeGroupReplyAddLag(builder, t.Lag)
 	DescribeGroupReplyAddCursor(builder, cursorOffset)
 	DescribeGroupReplyAddDamage(builder, damageOffset)
@@ -62,12 +47,6 @@ func (t *DescribeGroupReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOf
 
 func (rcv *DescribeGroupReply) UnPackTo(t *DescribeGroupReplyT) {
 	t.Group = string(rcv.Group())
-	t.Generation = rcv.Generation()
-	membersLength := rcv.MembersLength()
-	t.Members = make([]string, membersLength)
-	for j := 0; j < membersLength; j++ {
-		t.Members[j] = string(rcv.Members(j))
-	}
 	rangesLength := rcv.RangesLength()
 	t.Ranges = make([]*GroupRangeT, rangesLength)
 	for j := 0; j < rangesLength; j++ {
@@ -75,6 +54,7 @@ func (rcv *DescribeGroupReply) UnPackTo(t *DescribeGroupReplyT) {
 		rcv.Ranges(&x, j)
 		t.Ranges[j] = x.UnPack()
 	}
+	t.More = rcv.More()
 	t.Lag = rcv.Lag()
 	t.Cursor = string(rcv.Cursor())
 	t.Damage = string(rcv.Damage())
@@ -124,37 +104,8 @@ func (rcv *DescribeGroupReply) Group() []byte {
 	return nil
 }
 
-func (rcv *DescribeGroupReply) Generation() uint64 {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
-	if o != 0 {
-		return rcv._tab.GetUint64(o + rcv._tab.Pos)
-	}
-	return 0
-}
-
-func (rcv *DescribeGroupReply) MutateGeneration(n uint64) bool {
-	return rcv._tab.MutateUint64Slot(6, n)
-}
-
-func (rcv *DescribeGroupReply) Members(j int) []byte {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
-	if o != 0 {
-		a := rcv._tab.Vector(o)
-		return rcv._tab.ByteVector(a + flatbuffers.UOffsetT(j*4))
-	}
-	return nil
-}
-
-func (rcv *DescribeGroupReply) MembersLength() int {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
-	if o != 0 {
-		return rcv._tab.VectorLen(o)
-	}
-	return 0
-}
-
 func (rcv *DescribeGroupReply) Ranges(obj *GroupRange, j int) bool {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
 	if o != 0 {
 		x := rcv._tab.Vector(o)
 		x += flatbuffers.UOffsetT(j) * 4
@@ -166,15 +117,27 @@ func (rcv *DescribeGroupReply) Ranges(obj *GroupRange, j int) bool {
 }
 
 func (rcv *DescribeGroupReply) RangesLength() int {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
 	if o != 0 {
 		return rcv._tab.VectorLen(o)
 	}
 	return 0
 }
 
+func (rcv *DescribeGroupReply) More() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *DescribeGroupReply) MutateMore(n bool) bool {
+	return rcv._tab.MutateBoolSlot(8, n)
+}
+
 func (rcv *DescribeGroupReply) Lag() uint64 {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(12))
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
 	if o != 0 {
 		return rcv._tab.GetUint64(o + rcv._tab.Pos)
 	}
@@ -182,11 +145,11 @@ func (rcv *DescribeGroupReply) Lag() uint64 {
 }
 
 func (rcv *DescribeGroupReply) MutateLag(n uint64) bool {
-	return rcv._tab.MutateUint64Slot(12, n)
+	return rcv._tab.MutateUint64Slot(10, n)
 }
 
 func (rcv *DescribeGroupReply) Cursor() []byte {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(14))
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(12))
 	if o != 0 {
 		return rcv._tab.ByteVector(o + rcv._tab.Pos)
 	}
@@ -194,7 +157,7 @@ func (rcv *DescribeGroupReply) Cursor() []byte {
 }
 
 func (rcv *DescribeGroupReply) Damage() []byte {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(16))
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(14))
 	if o != 0 {
 		return rcv._tab.ByteVector(o + rcv._tab.Pos)
 	}
@@ -202,34 +165,28 @@ func (rcv *DescribeGroupReply) Damage() []byte {
 }
 
 func DescribeGroupReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(7)
+	builder.StartObject(6)
 }
 func DescribeGroupReplyAddGroup(builder *flatbuffers.Builder, group flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(group), 0)
 }
-func DescribeGroupReplyAddGeneration(builder *flatbuffers.Builder, generation uint64) {
-	builder.PrependUint64Slot(1, generation, 0)
-}
-func DescribeGroupReplyAddMembers(builder *flatbuffers.Builder, members flatbuffers.UOffsetT) {
-	builder.PrependUOffsetTSlot(2, flatbuffers.UOffsetT(members), 0)
-}
-func DescribeGroupReplyStartMembersVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
-	return builder.StartVector(4, numElems, 4)
-}
 func DescribeGroupReplyAddRanges(builder *flatbuffers.Builder, ranges flatbuffers.UOffsetT) {
-	builder.PrependUOffsetTSlot(3, flatbuffers.UOffsetT(ranges), 0)
+	builder.PrependUOffsetTSlot(1, flatbuffers.UOffsetT(ranges), 0)
 }
 func DescribeGroupReplyStartRangesVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
 	return builder.StartVector(4, numElems, 4)
 }
+func DescribeGroupReplyAddMore(builder *flatbuffers.Builder, more bool) {
+	builder.PrependBoolSlot(2, more, false)
+}
 func DescribeGroupReplyAddLag(builder *flatbuffers.Builder, lag uint64) {
-	builder.PrependUint64Slot(4, lag, 0)
+	builder.PrependUint64Slot(3, lag, 0)
 }
 func DescribeGroupReplyAddCursor(builder *flatbuffers.Builder, cursor flatbuffers.UOffsetT) {
-	builder.PrependUOffsetTSlot(5, flatbuffers.UOffsetT(cursor), 0)
+	builder.PrependUOffsetTSlot(4, flatbuffers.UOffsetT(cursor), 0)
 }
 func DescribeGroupReplyAddDamage(builder *flatbuffers.Builder, damage flatbuffers.UOffsetT) {
-	builder.PrependUOffsetTSlot(6, flatbuffers.UOffsetT(damage), 0)
+	builder.PrependUOffsetTSlot(5, flatbuffers.UOffsetT(damage), 0)
 }
 func DescribeGroupReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

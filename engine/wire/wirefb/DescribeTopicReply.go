@@ -7,9 +7,11 @@ import (
 )
 
 type DescribeTopicReplyT struct {
-	Topic  *TopicInfoT   `json:"topic"`
-	Ranges []*RangeInfoT `json:"ranges"`
-	Groups []string      `json:"groups"`
+	Topic       *TopicInfoT   `json:"topic"`
+	Ranges      []*RangeInfoT `json:"ranges"`
+	More        bool          `json:"more"`
+	NextRange   uint32        `json:"next_range"`
+	NextSegment uint32        `json:"next_segment"`
 }
 
 func (t *DescribeTopicReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -30,23 +32,12 @@ func (t *DescribeTopicReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOf
 		}
 		rangesOffset = builder.EndVector(rangesLength)
 	}
-	groupsOffset := flatbuffers.UOffsetT(0)
-	if t.Groups != nil {
-		groupsLength := len(t.Groups)
-		groupsOffsets := make([]flatbuffers.UOffsetT, groupsLength)
-		for j := 0; j < groupsLength; j++ {
-			groupsOffsets[j] = builder.CreateString(t.Groups[j])
-		}
-		DescribeTopicReplyStartGroupsVector(builder, groupsLength)
-		for j := groupsLength - 1; j >= 0; j-- {
-			builder.PrependUOffsetT(groupsOffsets[j])
-		}
-		groupsOffset = builder.EndVector(groupsLength)
-	}
 	DescribeTopicReplyStart(builder)
 	DescribeTopicReplyAddTopic(builder, topicOffset)
 	DescribeTopicReplyAddRanges(builder, rangesOffset)
-	DescribeTopicReplyAddGroups(builder, groupsOffset)
+	DescribeTopicReplyAddMore(builder, t.More)
+	DescribeTopicReplyAddNextRange(builder, t.NextRange)
+	DescribeTopicReplyAddNextSegment(builder, t.NextSegment)
 	return DescribeTopicReplyEnd(builder)
 }
 
@@ -59,11 +50,9 @@ func (rcv *DescribeTopicReply) UnPackTo(t *DescribeTopicReplyT) {
 		rcv.Ranges(&x, j)
 		t.Ranges[j] = x.UnPack()
 	}
-	groupsLength := rcv.GroupsLength()
-	t.Groups = make([]string, groupsLength)
-	for j := 0; j < groupsLength; j++ {
-		t.Groups[j] = string(rcv.Groups(j))
-	}
+	t.More = rcv.More()
+	t.NextRange = rcv.NextRange()
+	t.NextSegment = rcv.NextSegment()
 }
 
 func (rcv *DescribeTopicReply) UnPack() *DescribeTopicReplyT {
@@ -135,25 +124,44 @@ func (rcv *DescribeTopicReply) RangesLength() int {
 	return 0
 }
 
-func (rcv *DescribeTopicReply) Groups(j int) []byte {
+func (rcv *DescribeTopicReply) More() bool {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
 	if o != 0 {
-		a := rcv._tab.Vector(o)
-		return rcv._tab.ByteVector(a + flatbuffers.UOffsetT(j*4))
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
 	}
-	return nil
+	return false
 }
 
-func (rcv *DescribeTopicReply) GroupsLength() int {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
+func (rcv *DescribeTopicReply) MutateMore(n bool) bool {
+	return rcv._tab.MutateBoolSlot(8, n)
+}
+
+func (rcv *DescribeTopicReply) NextRange() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
 	if o != 0 {
-		return rcv._tab.VectorLen(o)
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
 	}
 	return 0
 }
 
+func (rcv *DescribeTopicReply) MutateNextRange(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(10, n)
+}
+
+func (rcv *DescribeTopicReply) NextSegment() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(12))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *DescribeTopicReply) MutateNextSegment(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(12, n)
+}
+
 func DescribeTopicReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(3)
+	builder.StartObject(5)
 }
 func DescribeTopicReplyAddTopic(builder *flatbuffers.Builder, topic flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(topic), 0)
@@ -164,11 +172,14 @@ func DescribeTopicReplyAddRanges(builder *flatbuffers.Builder, ranges flatbuffer
 func DescribeTopicReplyStartRangesVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
 	return builder.StartVector(4, numElems, 4)
 }
-func DescribeTopicReplyAddGroups(builder *flatbuffers.Builder, groups flatbuffers.UOffsetT) {
-	builder.PrependUOffsetTSlot(2, flatbuffers.UOffsetT(groups), 0)
+func DescribeTopicReplyAddMore(builder *flatbuffers.Builder, more bool) {
+	builder.PrependBoolSlot(2, more, false)
 }
-func DescribeTopicReplyStartGroupsVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
-	return builder.StartVector(4, numElems, 4)
+func DescribeTopicReplyAddNextRange(builder *flatbuffers.Builder, nextRange uint32) {
+	builder.PrependUint32Slot(3, nextRange, 0)
+}
+func DescribeTopicReplyAddNextSegment(builder *flatbuffers.Builder, nextSegment uint32) {
+	builder.PrependUint32Slot(4, nextSegment, 0)
 }
 func DescribeTopicReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -10,6 +10,7 @@ type LagT struct {
 	Consumer uint32 `json:"consumer"`
 	Cursor   string `json:"cursor"`
 	Ranges   bool   `json:"ranges"`
+	From     uint32 `json:"from"`
 }
 
 func (t *LagT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -21,6 +22,7 @@ func (t *LagT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	LagAddConsumer(builder, t.Consumer)
 	LagAddCursor(builder, cursorOffset)
 	LagAddRanges(builder, t.Ranges)
+	LagAddFrom(builder, t.From)
 	return LagEnd(builder)
 }
 
@@ -28,6 +30,7 @@ func (rcv *Lag) UnPackTo(t *LagT) {
 	t.Consumer = rcv.Consumer()
 	t.Cursor = string(rcv.Cursor())
 	t.Ranges = rcv.Ranges()
+	t.From = rcv.From()
 }
 
 func (rcv *Lag) UnPack() *LagT {
@@ -98,8 +101,20 @@ func (rcv *Lag) MutateRanges(n bool) bool {
 	return rcv._tab.MutateBoolSlot(8, n)
 }
 
+func (rcv *Lag) From() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *Lag) MutateFrom(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(10, n)
+}
+
 func LagStart(builder *flatbuffers.Builder) {
-	builder.StartObject(3)
+	builder.StartObject(4)
 }
 func LagAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -109,6 +124,9 @@ func LagAddCursor(builder *flatbuffers.Builder, cursor flatbuffers.UOffsetT) {
 }
 func LagAddRanges(builder *flatbuffers.Builder, ranges bool) {
 	builder.PrependBoolSlot(2, ranges, false)
+}
+func LagAddFrom(builder *flatbuffers.Builder, from uint32) {
+	builder.PrependUint32Slot(3, from, 0)
 }
 func LagEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -9,6 +9,7 @@ import (
 type LagReplyT struct {
 	Records uint64         `json:"records"`
 	Ranges  []*GroupRangeT `json:"ranges"`
+	More    bool           `json:"more"`
 }
 
 func (t *LagReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -31,6 +32,7 @@ func (t *LagReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	LagReplyStart(builder)
 	LagReplyAddRecords(builder, t.Records)
 	LagReplyAddRanges(builder, rangesOffset)
+	LagReplyAddMore(builder, t.More)
 	return LagReplyEnd(builder)
 }
 
@@ -43,6 +45,7 @@ func (rcv *LagReply) UnPackTo(t *LagReplyT) {
 		rcv.Ranges(&x, j)
 		t.Ranges[j] = x.UnPack()
 	}
+	t.More = rcv.More()
 }
 
 func (rcv *LagReply) UnPack() *LagReplyT {
@@ -113,8 +116,20 @@ func (rcv *LagReply) RangesLength() int {
 	return 0
 }
 
+func (rcv *LagReply) More() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *LagReply) MutateMore(n bool) bool {
+	return rcv._tab.MutateBoolSlot(8, n)
+}
+
 func LagReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(2)
+	builder.StartObject(3)
 }
 func LagReplyAddRecords(builder *flatbuffers.Builder, records uint64) {
 	builder.PrependUint64Slot(0, records, 0)
@@ -124,6 +139,9 @@ func LagReplyAddRanges(builder *flatbuffers.Builder, ranges flatbuffers.UOffsetT
 }
 func LagReplyStartRangesVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
 	return builder.StartVector(4, numElems, 4)
+}
+func LagReplyAddMore(builder *flatbuffers.Builder, more bool) {
+	builder.PrependBoolSlot(2, more, false)
 }
 func LagReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

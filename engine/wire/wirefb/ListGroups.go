@@ -8,6 +8,8 @@ import (
 
 type ListGroupsT struct {
 	Topic string `json:"topic"`
+	After string `json:"after"`
+	Limit uint32 `json:"limit"`
 }
 
 func (t *ListGroupsT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -15,13 +17,18 @@ func (t *ListGroupsT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 		return 0
 	}
 	topicOffset := builder.CreateString(t.Topic)
+	afterOffset := builder.CreateString(t.After)
 	ListGroupsStart(builder)
 	ListGroupsAddTopic(builder, topicOffset)
+	ListGroupsAddAfter(builder, afterOffset)
+	ListGroupsAddLimit(builder, t.Limit)
 	return ListGroupsEnd(builder)
 }
 
 func (rcv *ListGroups) UnPackTo(t *ListGroupsT) {
 	t.Topic = string(rcv.Topic())
+	t.After = string(rcv.After())
+	t.Limit = rcv.Limit()
 }
 
 func (rcv *ListGroups) UnPack() *ListGroupsT {
@@ -68,11 +75,37 @@ func (rcv *ListGroups) Topic() []byte {
 	return nil
 }
 
+func (rcv *ListGroups) After() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
+func (rcv *ListGroups) Limit() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(8))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *ListGroups) MutateLimit(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(8, n)
+}
+
 func ListGroupsStart(builder *flatbuffers.Builder) {
-	builder.StartObject(1)
+	builder.StartObject(3)
 }
 func ListGroupsAddTopic(builder *flatbuffers.Builder, topic flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(topic), 0)
+}
+func ListGroupsAddAfter(builder *flatbuffers.Builder, after flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(1, flatbuffers.UOffsetT(after), 0)
+}
+func ListGroupsAddLimit(builder *flatbuffers.Builder, limit uint32) {
+	builder.PrependUint32Slot(2, limit, 0)
 }
 func ListGroupsEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -8,6 +8,7 @@ import (
 
 type ListGroupsReplyT struct {
 	Groups []string `json:"groups"`
+	More   bool     `json:"more"`
 }
 
 func (t *ListGroupsReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -29,6 +30,7 @@ func (t *ListGroupsReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffse
 	}
 	ListGroupsReplyStart(builder)
 	ListGroupsReplyAddGroups(builder, groupsOffset)
+	ListGroupsReplyAddMore(builder, t.More)
 	return ListGroupsReplyEnd(builder)
 }
 
@@ -38,6 +40,7 @@ func (rcv *ListGroupsReply) UnPackTo(t *ListGroupsReplyT) {
 	for j := 0; j < groupsLength; j++ {
 		t.Groups[j] = string(rcv.Groups(j))
 	}
+	t.More = rcv.More()
 }
 
 func (rcv *ListGroupsReply) UnPack() *ListGroupsReplyT {
@@ -93,14 +96,29 @@ func (rcv *ListGroupsReply) GroupsLength() int {
 	return 0
 }
 
+func (rcv *ListGroupsReply) More() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *ListGroupsReply) MutateMore(n bool) bool {
+	return rcv._tab.MutateBoolSlot(6, n)
+}
+
 func ListGroupsReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(1)
+	builder.StartObject(2)
 }
 func ListGroupsReplyAddGroups(builder *flatbuffers.Builder, groups flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(groups), 0)
 }
 func ListGroupsReplyStartGroupsVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
 	return builder.StartVector(4, numElems, 4)
+}
+func ListGroupsReplyAddMore(builder *flatbuffers.Builder, more bool) {
+	builder.PrependBoolSlot(1, more, false)
 }
 func ListGroupsReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -7,17 +7,24 @@ import (
 )
 
 type ListPoliciesT struct {
+	After string `json:"after"`
+	Limit uint32 `json:"limit"`
 }
 
 func (t *ListPoliciesT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	if t == nil {
 		return 0
 	}
+	afterOffset := builder.CreateString(t.After)
 	ListPoliciesStart(builder)
+	ListPoliciesAddAfter(builder, afterOffset)
+	ListPoliciesAddLimit(builder, t.Limit)
 	return ListPoliciesEnd(builder)
 }
 
 func (rcv *ListPolicies) UnPackTo(t *ListPoliciesT) {
+	t.After = string(rcv.After())
+	t.Limit = rcv.Limit()
 }
 
 func (rcv *ListPolicies) UnPack() *ListPoliciesT {
@@ -56,8 +63,34 @@ func (rcv *ListPolicies) Table() flatbuffers.Table {
 	return rcv._tab
 }
 
+func (rcv *ListPolicies) After() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(4))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
+func (rcv *ListPolicies) Limit() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *ListPolicies) MutateLimit(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(6, n)
+}
+
 func ListPoliciesStart(builder *flatbuffers.Builder) {
-	builder.StartObject(0)
+	builder.StartObject(2)
+}
+func ListPoliciesAddAfter(builder *flatbuffers.Builder, after flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(after), 0)
+}
+func ListPoliciesAddLimit(builder *flatbuffers.Builder, limit uint32) {
+	builder.PrependUint32Slot(1, limit, 0)
 }
 func ListPoliciesEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

@@ -8,6 +8,7 @@ import (
 
 type ListPoliciesReplyT struct {
 	Policies []*PolicyT `json:"policies"`
+	More     bool       `json:"more"`
 }
 
 func (t *ListPoliciesReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -29,6 +30,7 @@ func (t *ListPoliciesReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOff
 	}
 	ListPoliciesReplyStart(builder)
 	ListPoliciesReplyAddPolicies(builder, policiesOffset)
+	ListPoliciesReplyAddMore(builder, t.More)
 	return ListPoliciesReplyEnd(builder)
 }
 
@@ -40,6 +42,7 @@ func (rcv *ListPoliciesReply) UnPackTo(t *ListPoliciesReplyT) {
 		rcv.Policies(&x, j)
 		t.Policies[j] = x.UnPack()
 	}
+	t.More = rcv.More()
 }
 
 func (rcv *ListPoliciesReply) UnPack() *ListPoliciesReplyT {
@@ -98,14 +101,29 @@ func (rcv *ListPoliciesReply) PoliciesLength() int {
 	return 0
 }
 
+func (rcv *ListPoliciesReply) More() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(6))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *ListPoliciesReply) MutateMore(n bool) bool {
+	return rcv._tab.MutateBoolSlot(6, n)
+}
+
 func ListPoliciesReplyStart(builder *flatbuffers.Builder) {
-	builder.StartObject(1)
+	builder.StartObject(2)
 }
 func ListPoliciesReplyAddPolicies(builder *flatbuffers.Builder, policies flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(policies), 0)
 }
 func ListPoliciesReplyStartPoliciesVector(builder *flatbuffers.Builder, numElems int) flatbuffers.UOffsetT {
 	return builder.StartVector(4, numElems, 4)
+}
+func ListPoliciesReplyAddMore(builder *flatbuffers.Builder, more bool) {
+	builder.PrependBoolSlot(1, more, false)
 }
 func ListPoliciesReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

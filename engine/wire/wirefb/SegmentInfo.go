@@ -16,6 +16,9 @@ type SegmentInfoT struct {
 	SealedMs int64  `json:"sealed_ms"`
 	File     string `json:"file"`
 	Missing  bool   `json:"missing"`
+	Damage   string `json:"damage"`
+	Lost     uint64 `json:"lost"`
+	GivenUp  uint64 `json:"given_up"`
 }
 
 func (t *SegmentInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -23,6 +26,7 @@ func (t *SegmentInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 		return 0
 	}
 	fileOffset := builder.CreateString(t.File)
+	damageOffset := builder.CreateString(t.Damage)
 	SegmentInfoStart(builder)
 	SegmentInfoAddSeq(builder, t.Seq)
 	SegmentInfoAddActive(builder, t.Active)
@@ -33,6 +37,9 @@ func (t *SegmentInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	SegmentInfoAddSealedMs(builder, t.SealedMs)
 	SegmentInfoAddFile(builder, fileOffset)
 	SegmentInfoAddMissing(builder, t.Missing)
+	SegmentInfoAddDamage(builder, damageOffset)
+	SegmentInfoAddLost(builder, t.Lost)
+	SegmentInfoAddGivenUp(builder, t.GivenUp)
 	return SegmentInfoEnd(builder)
 }
 
@@ -46,6 +53,9 @@ func (rcv *SegmentInfo) UnPackTo(t *SegmentInfoT) {
 	t.SealedMs = rcv.SealedMs()
 	t.File = string(rcv.File())
 	t.Missing = rcv.Missing()
+	t.Damage = string(rcv.Damage())
+	t.Lost = rcv.Lost()
+	t.GivenUp = rcv.GivenUp()
 }
 
 func (rcv *SegmentInfo) UnPack() *SegmentInfoT {
@@ -188,8 +198,40 @@ func (rcv *SegmentInfo) MutateMissing(n bool) bool {
 	return rcv._tab.MutateBoolSlot(20, n)
 }
 
+func (rcv *SegmentInfo) Damage() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(22))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
+func (rcv *SegmentInfo) Lost() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(24))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *SegmentInfo) MutateLost(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(24, n)
+}
+
+func (rcv *SegmentInfo) GivenUp() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(26))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *SegmentInfo) MutateGivenUp(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(26, n)
+}
+
 func SegmentInfoStart(builder *flatbuffers.Builder) {
-	builder.StartObject(9)
+	builder.StartObject(12)
 }
 func SegmentInfoAddSeq(builder *flatbuffers.Builder, seq uint32) {
 	builder.PrependUint32Slot(0, seq, 0)
@@ -217,6 +259,15 @@ func SegmentInfoAddFile(builder *flatbuffers.Builder, file flatbuffers.UOffsetT)
 }
 func SegmentInfoAddMissing(builder *flatbuffers.Builder, missing bool) {
 	builder.PrependBoolSlot(8, missing, false)
+}
+func SegmentInfoAddDamage(builder *flatbuffers.Builder, damage flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(9, flatbuffers.UOffsetT(damage), 0)
+}
+func SegmentInfoAddLost(builder *flatbuffers.Builder, lost uint64) {
+	builder.PrependUint64Slot(10, lost, 0)
+}
+func SegmentInfoAddGivenUp(builder *flatbuffers.Builder, givenUp uint64) {
+	builder.PrependUint64Slot(11, givenUp, 0)
 }
 func SegmentInfoEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

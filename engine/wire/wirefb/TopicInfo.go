@@ -16,6 +16,8 @@ type TopicInfoT struct {
 	Segments  uint32 `json:"segments"`
 	Records   uint64 `json:"records"`
 	Bytes     uint64 `json:"bytes"`
+	Damaged   uint32 `json:"damaged"`
+	SetAside  uint32 `json:"set_aside"`
 }
 
 func (t *TopicInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -35,6 +37,8 @@ func (t *TopicInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	TopicInfoAddSegments(builder, t.Segments)
 	TopicInfoAddRecords(builder, t.Records)
 	TopicInfoAddBytes(builder, t.Bytes)
+	TopicInfoAddDamaged(builder, t.Damaged)
+	TopicInfoAddSetAside(builder, t.SetAside)
 	return TopicInfoEnd(builder)
 }
 
@@ -48,6 +52,8 @@ func (rcv *TopicInfo) UnPackTo(t *TopicInfoT) {
 	t.Segments = rcv.Segments()
 	t.Records = rcv.Records()
 	t.Bytes = rcv.Bytes()
+	t.Damaged = rcv.Damaged()
+	t.SetAside = rcv.SetAside()
 }
 
 func (rcv *TopicInfo) UnPack() *TopicInfoT {
@@ -182,8 +188,32 @@ func (rcv *TopicInfo) MutateBytes(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(20, n)
 }
 
+func (rcv *TopicInfo) Damaged() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(22))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *TopicInfo) MutateDamaged(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(22, n)
+}
+
+func (rcv *TopicInfo) SetAside() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(24))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *TopicInfo) MutateSetAside(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(24, n)
+}
+
 func TopicInfoStart(builder *flatbuffers.Builder) {
-	builder.StartObject(9)
+	builder.StartObject(11)
 }
 func TopicInfoAddName(builder *flatbuffers.Builder, name flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(name), 0)
@@ -211,6 +241,12 @@ func TopicInfoAddRecords(builder *flatbuffers.Builder, records uint64) {
 }
 func TopicInfoAddBytes(builder *flatbuffers.Builder, bytes uint64) {
 	builder.PrependUint64Slot(8, bytes, 0)
+}
+func TopicInfoAddDamaged(builder *flatbuffers.Builder, damaged uint32) {
+	builder.PrependUint32Slot(9, damaged, 0)
+}
+func TopicInfoAddSetAside(builder *flatbuffers.Builder, setAside uint32) {
+	builder.PrependUint32Slot(10, setAside, 0)
 }
 func TopicInfoEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

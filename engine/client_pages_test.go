@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ringfence/ringfence/cp"
+)
+
+// What there is very much of comes to a client whole and as the engine has it, over as
+// many pages as it takes.
+func TestClientListsPages(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	c := dial(t, serve(t, e))
+	ctx := within(t)
+	const many = 2500
+	long := func(n int) string { return fmt.Sprintf("%05d", n) + strings.Repeat("x", cp.MaxName-5) }
+	newTopic(t, e, "t")
+	var all sync.WaitGroup
+	for part := range 50 {
+		all.Go(func() {
+			for n := part; n < many && !t.Failed(); n += 50 {
+				errs := []error{
+					e.CreateTopic(ctx, long(n), TopicOptions{}),
+					e.PutUser(ctx, long(n), "", UserOptions{}),
+					e.SetPolicy(ctx, long(n), Policy{MaxAge: Limit(int64(n))}),
+					e.command("t", cp.FenceGroup{Group: long(n), Topic: "t"}).Err,
+				}
+				for _, err := range errs {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	var want []string
+	for n := range many {
+		want = append(want, long(n))
+	}
+
+	topics, err := c.Topics(ctx)
+	must(t, err)
+	linked, err := e.Topics(ctx)
+	must(t, err)
+	if len(topics) != many+1 || !reflect.DeepEqual(topics, linked) {
+		t.Errorf("%d topics, the engine lists %d, want %d", len(topics), len(linked), many+1)
+	}
+	groups, err := c.Groups(ctx, "t")
+	must(t, err)
+	if !slices.Equal(groups, want) {
+		t.Errorf("%d groups, want %d", len(groups), len(want))
+	}
+	policies, err := c.Policies(ctx)
+	must(t, err)
+	if len(policies) != many || policies[long(77)] != (Policy{MaxAge: Limit(77)}) {
+		t.Errorf("%d policies, want %d", len(policies), many)
+	}
+	users, err := c.Users(ctx)
+	must(t, err)
+	if len(users) != many || users[many-1].Name != long(many-1) {
+		t.Errorf("%d users, want %d", len(users), many)
+	}
+	d, err := c.Describe(ctx, "t")
+	must(t, err)
+	if !slices.Equal(d.Groups, want) {
+		t.Errorf("a topic with %d groups, want %d", len(d.Groups), len(want))
+	}
+	seen := 0
+	for range c.AllTopics(ctx) { // one who has seen enough stops
+		if seen++; seen == 1500 {
+			break
+		}
+	}
+	for _, err := range c.AllGroups(ctx, "none") {
+		if seen++; err == nil {
+			t.Error("groups of a topic that is not there")
+		}
+	}
+	if seen != 1501 {
+		t.Errorf("saw %d, want 1501", seen)
+	}
+}
+
+// A topic of many segments and ranges, and a group with a place in all of them, are told
+// as the engine tells them, damage and all.
+func TestClientDescribesPages(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	c := dial(t, serve(t, e))
+	ctx := within(t)
+	must(t, e.CreateTopic(ctx, "t", TopicOptions{Bits: 12}))
+	for leaves := []uint32{0}; len(leaves) < 1<<10; {
+		next := make([]uint32, 2*len(leaves))
+		var all sync.WaitGroup
+		for i, seq := range leaves {
+			all.Go(func() {
+				var err error
+				if next[2*i], next[2*i+1], err = e.SplitRange(ctx, "t", seq); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if all.Wait(); t.Failed() {
+			return
+		}
+		leaves = next
+	}
+	reader, err := e.NewConsumer(ConsumerOptions{Topic: "t", Group: "g", From: FromEnd()})
+	must(t, err)
+	must(t, reader.Commit(ctx))
+	must(t, reader.Close())
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	for i := range 3000 {
+		_, err := p.Produce(ctx, Record{Key: text("%d", i), Value: []byte("v")})
+		must(t, err)
+	}
+	got, err := c.Describe(ctx, "t")
+	must(t, err)
+	want, err := e.Describe(ctx, "t")
+	must(t, err)
+	if got.Segments < 800 || len(got.AllRanges) != 1<<11-1 || !reflect.DeepEqual(clean(got), clean(want)) {
+		t.Errorf("%d ranges with %d segments, the engine tells %d with %d", len(got.AllRanges), got.Segments, len(want.AllRanges), want.Segments)
+	}
+	g, err := c.DescribeGroup(ctx, "t", "g")
+	must(t, err)
+	linked, err := e.DescribeGroup(ctx, "t", "g")
+	must(t, err)
+	forget := func(g GroupInfo) GroupInfo {
+		for i := range g.Ranges {
+			g.Ranges[i].Behind = 0 // it grows
+		}
+		return g
+	}
+	if g.Lag != 3000 || len(g.Ranges) != 1<<10 || !reflect.DeepEqual(forget(g), forget(linked)) {
+		t.Errorf("lag %d in %d ranges, the engine tells %d in %d", g.Lag, len(g.Ranges), linked.Lag, len(linked.Ranges))
+	}
+	far, err := c.NewConsumer(ConsumerOptions{Topic: "t"})
+	must(t, err)
+	defer far.Close()
+	near, err := e.NewConsumer(ConsumerOptions{Topic: "t"})
+	must(t, err)
+	defer near.Close()
+	a, err := far.Ranges()
+	must(t, err)
+	b, err := near.Ranges()
+	must(t, err)
+	if len(a) < 1<<11-1 || !reflect.DeepEqual(forget(GroupInfo{Ranges: a}), forget(GroupInfo{Ranges: b})) {
+		t.Errorf("a consumer has %d ranges before it, the engine tells %d", len(a), len(b))
+	}
+}
+
+// clean makes what is empty the same whichever way it came.
+func clean(d TopicDetail) TopicDetail {
+	for i := range d.AllRanges {
+		r := &d.AllRanges[i]
+		r.Parents = append([]uint32{}, r.Parents...)
+		r.Segments = append([]SegmentInfo{}, r.Segments...)
+	}
+	d.Groups = append([]string{}, d.Groups...)
+	return d
+}
