@@ -8,8 +8,9 @@
 // pwritev2 workers with the same guarantees, and a simulated disk for tests
 // (package simdisk). [Open] chooses between the first two.
 //
-// Buffers handed to a Queue come from the disk's [Arena], because the kernel uses
-// them after the call returned and Go's heap may not lend them.
+// Buffers handed to a Queue come from the disk's [Arena], or from memory that was
+// registered with the disk, because the kernel uses them after the call returned and
+// Go's heap may not lend them.
 //
 // What is durable, and nothing more:
 //   - a durable write (File.WriteAt, Op.Durable) makes its own bytes durable, and
@@ -84,6 +85,12 @@ type Disk interface {
 	NewQueue(depth int) (Queue, error)
 	// Arena is the memory that queue operations use.
 	Arena() *Arena
+	// Register lets them use other memory, too, which may be shared with another process:
+	// in whole blocks, mapped and writable as a whole. What cannot be used so is refused
+	// with an error. unregister ends that: it waits until no operation uses the memory
+	// and the kernel holds none of its pages; called again it does nothing. It must not
+	// be called by a Done.
+	Register(mem []byte) (unregister func() error, err error)
 	Info() Info
 	// Close closes the queues and files that are still open, gives the lock back
 	// and frees the arena, unless some of it is still allocated: then that memory
@@ -171,7 +178,7 @@ type Op struct {
 	Kind    Kind
 	Durable bool // Write: durable when done (a write with RWF_DSYNC)
 	File    File
-	Buf     []byte    // from the disk's Arena; length a multiple of Block and not zero, except for Sync
+	Buf     []byte    // from the disk's Arena, or registered; length a multiple of Block and not zero, except for Sync
 	Off     int64     // a multiple of Block
 	Done    func(*Op) // runs on the goroutine that called Wait or Close; must not block
 
@@ -187,6 +194,8 @@ type Impl struct {
 	Index uint32
 	Tries uint32
 	Tag   uint64
+
+	memory *Memory // claimed by Check
 }
 
 // Queue moves many operations at once. Push and Submit are called by one
@@ -260,8 +269,8 @@ func CheckName(name string, dir bool) error {
 }
 
 // Check says whether op keeps the rules that every queue shares, given the memory
-// it may use. It does not look at op.File.
-func (op *Op) Check(a *Arena) error {
+// it may use, which it claims until Release. It does not look at op.File.
+func (op *Op) Check(a *Arena, others *Memories) error {
 	switch {
 	case op.File == nil || op.Done == nil:
 		return fmt.Errorf("%w: a queue operation needs a File and a Done", ErrInvalid)
@@ -271,8 +280,11 @@ func (op *Op) Check(a *Arena) error {
 		return fmt.Errorf("%w: unknown operation %d", ErrInvalid, op.Kind)
 	case op.Off < 0 || op.Off%Block != 0 || len(op.Buf) == 0 || len(op.Buf)%Block != 0:
 		return fmt.Errorf("%w: %s of %d bytes at byte %d is not in blocks of %d", ErrInvalid, op.Kind, len(op.Buf), op.Off, Block)
-	case !a.Contains(op.Buf):
-		return fmt.Errorf("%w: the buffer of a queue operation must be allocated from the disk's arena", ErrInvalid)
+	case a.Contains(op.Buf):
+		return nil
+	}
+	if op.Impl.memory = others.claim(op.Buf); op.Impl.memory == nil {
+		return fmt.Errorf("%w: the buffer of a queue operation must be allocated from the disk's arena, or registered with the disk", ErrInvalid)
 	}
 	return nil
 }

@@ -32,6 +32,9 @@ type osDisk struct {
 	closing  atomic.Bool
 	touching sync.WaitGroup
 
+	memories Memories   // of others
+	pinning  sync.Mutex // held while memory of others is registered with rings; before mu
+
 	mu      sync.Mutex // guards what follows, and from Open on info and touched; never held across I/O on file contents
 	closed  bool
 	files   map[*osFile]bool     // not closed
@@ -375,6 +378,8 @@ func (d *osDisk) NewQueue(depth int) (Queue, error) {
 	if depth < 1 || depth > MaxDepth {
 		return nil, fmt.Errorf("%w: a queue of depth %d (1 to %d)", ErrInvalid, depth, MaxDepth)
 	}
+	d.pinning.Lock()
+	defer d.pinning.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

@@ -67,14 +67,16 @@ func (op *Op) failure(err error) error {
 
 // take checks an operation for a queue of d and keeps its file open.
 func (d *osDisk) take(op *Op) (*osFile, error) {
-	if err := op.Check(d.arena); err != nil {
+	if err := op.Check(d.arena, &d.memories); err != nil {
 		return nil, err
 	}
 	f, ok := op.File.(*osFile)
-	if !ok || f.d != d {
-		return nil, errForeignFile
+	err := errForeignFile
+	if ok && f.d == d {
+		err = f.acquire()
 	}
-	if err := f.acquire(); err != nil {
+	if err != nil {
+		op.Release()
 		return nil, err
 	}
 	op.N, op.Err = 0, nil
@@ -130,6 +132,7 @@ func (q *poolQueue) finish(op *Op) {
 }
 
 func (q *poolQueue) report(op *Op) {
+	op.Release()
 	op.File.(*osFile).release()
 	q.inFlight.Add(-1)
 	op.Done(op)

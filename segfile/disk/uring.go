@@ -39,11 +39,11 @@ type ringSlot struct {
 // openRing opens a ring with the arena and a table of files registered, or without
 // what the kernel refuses. An arena that is not touched yet is registered later.
 func (d *osDisk) openRing(depth int) (*ring.Ring, error) {
-	o := ring.Options{Entries: uint32(depth), Files: ringFiles, RawWait: d.opts.RawWait}
+	o := ring.Options{Entries: uint32(depth), Files: ringFiles, RawWait: d.opts.RawWait, Spare: spareBuffers}
 	if d.touched {
 		o.Buffers = [][]byte{d.arena.Bytes()}
 	} else {
-		o.Spare = int(d.arena.Size()>>30) + 1
+		o.Spare += int(d.arena.Size()>>30) + 1
 	}
 	r, err := ring.Open(o)
 	if err != nil && !errors.Is(err, ring.ErrUnavailable) {
@@ -53,11 +53,16 @@ func (d *osDisk) openRing(depth int) (*ring.Ring, error) {
 	return r, err
 }
 
-// newRingQueue makes a queue. The caller holds d.mu.
+// newRingQueue makes a queue. The caller holds d.pinning and d.mu.
 func newRingQueue(d *osDisk, depth int) (*ringQueue, error) {
 	r, err := d.openRing(depth)
 	if err != nil {
 		return nil, fmt.Errorf("disk: queue of depth %d: %w", depth, err)
+	}
+	for _, m := range d.memories.All() {
+		if err := pin(r, m.mem); err != nil {
+			return nil, errors.Join(fmt.Errorf("disk: queue of depth %d: %w", depth, err), r.Close())
+		}
 	}
 	q := &ringQueue{d: d, r: r, index: -1, depth: min(depth, r.Depth())}
 	q.slots, q.free = make([]ringSlot, q.depth), make([]uint32, q.depth)
@@ -99,6 +104,7 @@ func (q *ringQueue) Push(op *Op) error {
 		}
 		q.inFlight.Add(-1)
 		s.user, s.file = nil, nil
+		op.Release()
 		f.release()
 	}
 	q.giveBack(i)
@@ -179,6 +185,7 @@ func (q *ringQueue) finish(r *ring.Op) {
 	}
 	s.user, s.file, s.op.Buf = nil, nil, nil
 	q.giveBack(uint32(r.Tag))
+	op.Release()
 	f.release()
 	q.inFlight.Add(-1)
 	op.Done(op)

@@ -29,6 +29,7 @@ type Options struct {
 type Disk struct {
 	t *tree
 
+	memories  disk.Memories // of others
 	arenaOnce sync.Once
 	arena     atomic.Pointer[disk.Arena] // made when first asked for
 
@@ -320,6 +321,18 @@ func (d *Disk) Lock(name string) error {
 func (d *Disk) Arena() *disk.Arena {
 	d.arenaOnce.Do(func() { d.arena.Store(buddy.New(make([]byte, d.t.opts.ArenaBytes+disk.Block))) })
 	return d.arena.Load()
+}
+
+// Register takes any memory, of the heap too.
+func (d *Disk) Register(mem []byte) (func() error, error) {
+	m, err := d.memories.Add(mem, d.Arena())
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		m.Remove()
+		return nil
+	}, nil
 }
 
 func (d *Disk) Info() disk.Info {

@@ -65,9 +65,17 @@ func (q *queue) InFlight() int {
 }
 
 func (q *queue) Push(op *disk.Op) error {
-	if err := op.Check(q.d.Arena()); err != nil {
+	if err := op.Check(q.d.Arena(), &q.d.memories); err != nil {
 		return err
 	}
+	if err := q.push(op); err != nil {
+		op.Release()
+		return err
+	}
+	return nil
+}
+
+func (q *queue) push(op *disk.Op) error {
 	f, ok := op.File.(*file)
 	if !ok || f.d != q.d {
 		return fmt.Errorf("%w: file %s is not of this disk", disk.ErrInvalid, op.File.Name())
@@ -186,7 +194,7 @@ func (q *queue) end(fl *flight) *disk.Op {
 		t.counts.Reordered++
 	}
 	q.flying = slices.Delete(q.flying, i, i+1)
-	if op.Kind != disk.Sync && !q.d.Arena().Contains(op.Buf) {
+	if op.Kind != disk.Sync && !op.Claims() && !q.d.Arena().Contains(op.Buf) {
 		panic(fmt.Sprintf("simdisk: the buffer of %v was freed while in flight", fl.ev))
 	}
 	fl.ev.Name = fl.f.Name()
@@ -233,6 +241,7 @@ func (q *queue) finish(fl *flight, err error) {
 		err = &disk.OpError{Op: string(fl.ev.Action), File: fl.ev.Name, Off: fl.ev.Off, Len: int(fl.ev.Len), Err: reported(err)}
 	}
 	fl.op.Err = err
+	fl.op.Release()
 	q.d.t.record(fl.ev, fl.op.N, err)
 	fl.f.n.users--
 	q.d.t.release(fl.f.n)
