@@ -366,3 +366,30 @@ func sound(t testing.TB, d disk.Disk, name string) Report {
 func newDisk(seed uint64) *simdisk.Disk {
 	return simdisk.New(simdisk.Options{Seed: seed, ArenaBytes: 2 << 20})
 }
+
+var seg1 = Name(testID(1))
+
+// write makes a segment of frames with n records and values of size bytes, one a
+// flush, and gives where they lie.
+func write(t testing.TB, w *Writer, rng *rand.Rand, frames, n, size int) (list []sent) {
+	t.Helper()
+	g := &producerModel{id: 3}
+	for range frames {
+		f := g.frame(rng, n, size)
+		pos := w.Position()
+		put(t, w, f)
+		h, err := record.ParseHead(f, w.Meta().Salt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, sent{pos, f, h})
+	}
+	return list
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

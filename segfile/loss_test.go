@@ -59,3 +59,67 @@ func TestA17GiveUp(t *testing.T) {
 		t.Errorf("the record was there or not: %v; the test does not test both", there)
 	}
 }
+
+// A17: the record of losses is there, whole, or not at all, whatever happens while
+// it is written.
+func TestA17LossRecordCrash(t *testing.T) {
+	there := map[bool]int{}
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 12))
+		d := newDisk(seed)
+		w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+		frames := write(t, w, rng, 10, 2, 300)
+		fenceNow(t, w)
+		must(t, w.Close())
+		flip(t, d, seg1, frames[4].pos+150, 1)
+		d.CutAfter(rng.IntN(5))
+		_, err := AcceptLoss(d, seg1)
+		d = d.Crash(rng)
+		r, rerr := OpenReader(d, seg1)
+		must(t, rerr)
+		holes, herr := r.Holes()
+		must(t, herr)
+		must(t, r.Close())
+		if len(holes) > 1 || err == nil && len(holes) == 0 || len(holes) == 1 && (!holes[0].Accepted || holes[0].Records != 2) {
+			t.Fatalf("seed %d: %v, then holes %+v", seed, err, holes)
+		}
+		there[len(holes) == 1]++
+		if _, err := AcceptLoss(d, seg1); err != nil {
+			t.Fatalf("seed %d: again: %v", seed, err)
+		}
+		for _, n := range list(t, d, Dir(testID(1).Range.Topic)) {
+			k, err := Classify(d, Dir(testID(1).Range.Topic)+"/"+n)
+			must(t, err)
+			if k.Kind != KindSegment && k.Kind != KindLoss || k.ID != testID(1) {
+				t.Errorf("%s is %s of %v", n, k.Kind, k.ID)
+			}
+		}
+	}
+	if len(there) != 2 {
+		t.Errorf("the record was there or not: %v; the test does not test both", there)
+	}
+}
+
+// A damaged record of losses accepts nothing.
+func TestDamagedLossRecord(t *testing.T) {
+	d := newDisk(1)
+	w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+	frames := write(t, w, rand.New(rand.NewPCG(1, 1)), 10, 2, 300)
+	fenceNow(t, w)
+	must(t, w.Close())
+	flip(t, d, seg1, frames[4].pos+16, 1)
+	_, err := AcceptLoss(d, seg1)
+	must(t, err)
+	flip(t, d, seg1+lossSuffix, 30, 1)
+	r, err := OpenReader(d, seg1)
+	must(t, err)
+	defer r.Close()
+	_, _, err = r.ReadFrames(make([]byte, 8192), frames[4].pos)
+	var h *HoleError
+	if !errors.Is(err, ErrDamaged) || errors.As(err, &h) && h.Hole.Accepted {
+		t.Error(err)
+	}
+	if _, err := r.Holes(); !errors.Is(err, ErrDamaged) {
+		t.Error(err)
+	}
+}
