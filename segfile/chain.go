@@ -26,11 +26,11 @@ func (v *Verdict) walk(o *opened) error {
 		v.damage(o.size, why)
 	}
 	// The start mark was durable before the file had its name, whatever it says.
-	r.durable = DataStart + 1
+	r.durable = DataStart + block
 	if o.hasMark {
 		v.tally.table = o.table
 		r.durable = DataStart + alignBlock(int64(o.mark.FrameLen))
-		if err := r.resume(); err != nil {
+		if err := r.resume(r.durable); err != nil {
 			return err
 		}
 	} else {
@@ -82,6 +82,9 @@ type recovery struct {
 	durable int64     // the highest durable position seen
 	lag     int64     // the furthest a frame's end was from its durable position
 	longest int64     // frame seen
+	proof   proof     // what the pointer says to be durable
+	step    int64     // after which it is moved
+	blind   bool      // the pointer cannot be read: nothing says how far the file reached
 	pending []located // frames in the chain that end behind durable
 	tail    int64     // end of the last frame with records that was taken, unaligned
 	stop    uint64    // records from this offset on are not part of the segment; 0 = all are
@@ -90,6 +93,7 @@ type recovery struct {
 
 // noStart steps over a damaged start mark whose header still says how long it is.
 func (r *recovery) noStart() error {
+	r.blind = true
 	h, ok, err := r.valid()
 	if err != nil || !ok || !h.Mark() {
 		return err
@@ -250,7 +254,7 @@ func (r *recovery) rough(p *located) (bool, error) {
 // decide acts on one break; done when it is the end.
 func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
 	v := r.v
-	verd, why := decideTail(s.kind, s.behind, s.behind && max(s.durable, r.durable) > r.pos, s.joined)
+	verd, why := decideTail(s.kind, s.behind, max(s.durable, r.durable) > r.pos, s.joined)
 	switch verd {
 	case tailClean:
 		if v.Why == "" {
@@ -264,11 +268,11 @@ func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
 		}
 	case tailStep:
 		v.State, v.Why = max(v.State, Torn), why
-		r.step(bad, s)
+		r.over(bad, s)
 		return false, nil
 	case tailHole:
 		v.damage(r.pos, why)
-		r.step(bad, s)
+		r.over(bad, s)
 		return false, nil
 	default:
 		panic(fmt.Sprintf("segfile: %s: no row for a break of kind %d at %d, behind %v, durable %d, joined %v", v.Name, s.kind, r.pos, s.behind, s.durable, s.joined))
@@ -278,19 +282,29 @@ func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
 	return true, nil
 }
 
-// step records a hole at the break and goes on behind it: where a damaged payload
-// ends, or at the first valid frame that follows.
-func (r *recovery) step(bad *located, s sight) {
+// over records a hole at the break and goes on behind it: where a damaged payload
+// ends, or at the first valid frame that follows, but not beyond what is known to have
+// been durable.
+func (r *recovery) over(bad *located, s sight) {
 	h := Hole{Position: r.pos, Offset: r.next}
-	to, next := s.first.pos, s.first.head.Base
-	if bad != nil {
-		to, next = s.resume, bad.head.Next()
+	var to proof
+	switch {
+	case bad != nil:
+		to = proof{s.resume, bad.head.Next()}
+	case s.behind:
+		to = proof{s.first.pos, s.first.head.Base}
+	default:
+		to = proof{r.durable, r.next} // of which nothing is left: how many records is not known
 	}
-	h.Length, h.Records = to-r.pos, next-r.next
+	// Between that and frames behind it there may be nothing that anybody was promised.
+	if p := r.proof; bad == nil && p.position > r.pos && p.position <= to.position && p.position >= s.durable && p.offset >= r.next {
+		to = p
+	}
+	h.Length, h.Records = to.position-r.pos, to.offset-r.next
 	r.v.Holes = append(r.v.Holes, h)
-	r.restart(to, next)
+	r.restart(to.position, to.offset)
 	r.v.tally.skip(&h)
-	if s.lost != nil && s.lost.Next() <= next && r.v.tally.table != nil {
+	if s.lost != nil && s.lost.Next() <= to.offset && r.v.tally.table != nil {
 		// Its records are gone and its producer was told that they are safe: the next
 		// batch follows them.
 		r.v.tally.table.Update(s.lost)

@@ -23,15 +23,22 @@ import (
 //	 32      footer  of a segment that would end where the checkpoint lies
 //
 // The pointer is the second frame of every file, alone in its block, and the only
-// one that is written again: it says where the last checkpoint lies that is durable,
-// with everything before it. Its payload:
+// one that is written again: it says where the last checkpoint lies, and how far the
+// file is known to be durable, so that what gets lost before that is not taken for the
+// end, even if nothing is left behind it. Its payload:
 //
 //	off size field
-//	  0    4 magic   "RFpt"
+//	  0    4 magic    "RFpt"
 //	  8    8 position of the checkpoint, 0 for none
+//	 16    8 proven   all before this position was durable, the checkpoint too
+//	 24    8 offset   after the records before it
+//	 32    8 step     the pointer moves on whenever so much more is durable
 //
 // It fits a sector, so a power cut leaves the old one or the new one, and both are
 // true. It needs no sync: where it was lost, recovery starts from the one before.
+// What is written behind a pointer that is on its way is not acknowledged before it, so
+// nothing acknowledged lies further behind what the pointer proves than the step and
+// what was in flight.
 const (
 	checkpointMagic = "RFcp"
 	pointerMagic    = "RFpt"
@@ -41,7 +48,10 @@ const (
 	coEvery    = 24
 	coFooter   = 32
 	poPosition = 8
-	pointerLen = 16
+	poProven   = 16
+	poOffset   = 24
+	poStep     = 32
+	pointerLen = 40
 
 	// A checkpoint that is larger than this, because there are many producers, is
 	// written so many times less often.
@@ -55,9 +65,31 @@ type checkpoints struct {
 	pointer int64 // position of the pointer's block
 	every   int64 // cost at which the next one is due
 	cost    int64 // of recovering what came behind the last checkpoint
-	at, end int64 // the last one that the pointer does not name yet; 0 for none
+	at      int64 // the last one that the pointer does not name yet; 0 for none
+	end     proof // behind it
+	named   int64 // the one that it names
+
+	told proof // what the pointer says to be durable
+	next proof // what it is to say next; position 0 for nothing
 
 	lag, longest int64 // as in recovery
+}
+
+// proof says that all before a position is durable, and which offset comes after the
+// records there.
+type proof struct {
+	position int64
+	offset   uint64
+}
+
+// step is how much becomes durable before the pointer moves on.
+func (c *checkpoints) step() int64 { return max(c.every/2, block) }
+
+// pass notes that the writer came to p.
+func (c *checkpoints) pass(p proof) {
+	if c.next.position == 0 && p.position-c.told.position >= c.step() {
+		c.next = p
+	}
 }
 
 // note takes a flush of the frames of heads that was planned at pos.
@@ -112,7 +144,7 @@ func (w *Writer) Checkpoint(buf []byte, durable int64) ([]byte, record.Head, err
 	}
 	n := alignBlock(int64(h.FrameLen))
 	clear(buf[h.FrameLen:n])
-	c.at, c.end, c.cost = w.pos, w.pos+n, 0
+	c.at, c.end, c.cost = w.pos, proof{w.pos + n, w.tally.next}, 0
 	return buf[:n], h, nil
 }
 
@@ -126,28 +158,48 @@ func stampMark(buf, payload []byte, base uint64, durable int64, salt uint64) (re
 	return record.ParseHead(f, salt)
 }
 
-// PointerDue says whether the pointer can be moved to the last checkpoint, because
-// it is durable with everything before it.
-func (w *Writer) PointerDue(durable int64) bool { return w.check.at != 0 && w.check.end <= durable }
-
-// Pointer makes in buf, of a block, the pointer to the last checkpoint, to be written
-// at pos. It needs not be durable, but nothing else may be writing it.
-func (w *Writer) Pointer(buf []byte) (pos int64, err error) {
+// PointerDue says whether the pointer can be moved: to the last checkpoint, or on by a
+// step, because what it is to say is durable.
+func (w *Writer) PointerDue(durable int64) bool {
 	c := &w.check
-	if err := putPointer(buf, &w.hdr, c.at); err != nil {
+	return c.at != 0 && c.end.position <= durable || c.next.position != 0 && c.next.position <= durable
+}
+
+// Pointer makes in buf, of a block, the pointer that is due, to be written at pos. It
+// needs not be durable, but nothing else may be writing it, and what is written behind
+// it is not acknowledged before it.
+func (w *Writer) Pointer(buf []byte, durable int64) (pos int64, err error) {
+	c := w.check
+	if c.next.position != 0 && c.next.position <= durable {
+		c.told = c.next
+	}
+	if c.at != 0 && c.end.position <= durable {
+		c.named, c.at = c.at, 0
+		if c.end.position > c.told.position {
+			c.told = c.end
+		}
+	}
+	if c.next.position <= c.told.position {
+		c.next = proof{}
+	}
+	if err := c.put(buf, &w.hdr); err != nil {
 		return 0, err
 	}
-	c.at = 0
+	w.check = c
 	return c.pointer, nil
 }
 
-// putPointer makes a pointer's block.
-func putPointer(b []byte, h *header, position int64) error {
+// put makes the pointer's block.
+func (c *checkpoints) put(b []byte, h *header) error {
 	b = b[:block:block]
 	clear(b)
 	p := b[record.HeaderSize : record.HeaderSize+pointerLen]
 	copy(p, pointerMagic)
-	binary.LittleEndian.PutUint64(p[poPosition:], uint64(position))
+	le := binary.LittleEndian
+	le.PutUint64(p[poPosition:], uint64(c.named))
+	le.PutUint64(p[poProven:], uint64(c.told.position))
+	le.PutUint64(p[poOffset:], c.told.offset)
+	le.PutUint64(p[poStep:], uint64(c.step()))
 	if _, err := stampMark(b, p, h.Base, DataStart, h.Salt); err != nil {
 		return fmt.Errorf("segfile: pointer to a checkpoint: %w", err)
 	}
@@ -179,14 +231,28 @@ func (o *opened) markAt(pos int64, salt uint64) (h record.Head, p []byte, err er
 	return h, frame[record.HeaderSize:h.FrameLen], nil
 }
 
-// resume lets recovery start from the last checkpoint. Without one that is whole it
-// starts from the start mark, which takes longer and comes to the same.
-func (r *recovery) resume() error {
-	_, p, err := r.o.markAt(DataStart+alignBlock(int64(r.o.mark.FrameLen)), r.salt)
-	if err != nil || len(p) != pointerLen || string(p[:4]) != pointerMagic {
+// resume reads the pointer at pos and lets recovery start from the checkpoint that it
+// names. Without one that is whole it starts from the start mark, which takes longer
+// and comes to the same. A pointer that cannot be read proves nothing, and that
+// something was lost: then the file is searched to its end.
+func (r *recovery) resume(pos int64) error {
+	_, p, err := r.o.markAt(pos, r.salt)
+	if err != nil {
 		return err
 	}
-	at := int64(binary.LittleEndian.Uint64(p[poPosition:]))
+	if len(p) != pointerLen || string(p[:4]) != pointerMagic {
+		r.blind = true
+		return nil
+	}
+	le := binary.LittleEndian
+	r.proof = proof{int64(le.Uint64(p[poProven:])), le.Uint64(p[poOffset:])}
+	r.step = int64(le.Uint64(p[poStep:]))
+	r.prove(r.proof.position)
+	return r.fromCheckpoint(int64(le.Uint64(p[poPosition:])))
+}
+
+// fromCheckpoint starts recovery from the checkpoint at a position, if it is whole.
+func (r *recovery) fromCheckpoint(at int64) error {
 	if at <= DataStart || at%block != 0 || at >= r.o.size {
 		return nil
 	}

@@ -78,7 +78,8 @@ func sameWithoutCheckpoint(t *testing.T, d *simdisk.Disk, v *Verdict) {
 	old := make([]byte, block)
 	_, err = f.ReadAt(old, pos)
 	must(t, err)
-	must(t, putPointer(b, &v.hdr, 0))
+	born := checkpoints{pointer: pos, told: proof{pos + block, v.hdr.Base}}
+	must(t, born.put(b, &v.hdr))
 	must(t, f.WriteAt(b, pos))
 	all := mustRecover(t, d, v.Name)
 	must(t, f.WriteAt(old, pos))
@@ -273,7 +274,7 @@ func TestCheckpointsBoundRecovery(t *testing.T) {
 	for w.Position() < 8<<20 {
 		put(t, w, g.frame(rng, 2, 1000))
 		if w.PointerDue(w.Position()) {
-			pos, err := w.Pointer(buf)
+			pos, err := w.Pointer(buf, w.Position())
 			must(t, err)
 			must(t, w.File().WriteAt(buf[:block], pos))
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
@@ -86,4 +87,13 @@ func contents(t testing.TB, d disk.Disk, name string) (got []byte) {
 func restampHeader(b []byte) {
 	h := append([]byte(nil), b[:blockCRC]...)
 	putCRC(b[blockCRC:], h, 0)
+}
+
+// movePointer makes the pointer say that all before end is durable.
+func movePointer(t testing.TB, w *Writer, end fence.End) {
+	t.Helper()
+	w.check.told, w.check.next = proof{end.Position, end.Offset}, proof{}
+	b := make([]byte, block)
+	must(t, w.check.put(b, &w.hdr))
+	must(t, w.File().WriteAt(b, w.check.pointer))
 }

@@ -63,10 +63,11 @@ func TestGolden(t *testing.T) {
 	mark, err := startMark(&h, goldenTable())
 	must(t, err)
 	loss := appendHole(nil, &f.holes[0])
-	proof, _, err := proofMark(nil, 5000, 1<<20, h.Salt)
+	idle, _, err := proofMark(nil, 5000, 1<<20, h.Salt)
 	must(t, err)
 	pointer := make([]byte, block)
-	must(t, putPointer(pointer, &h, 1<<20))
+	told := checkpoints{every: 1 << 23, named: 1 << 20, told: proof{1<<20 + 1<<16, 5000}}
+	must(t, told.put(pointer, &h))
 	w := Writer{hdr: h, pos: 1 << 20, tally: tally{
 		next: 5000, bytes: 999_999, frames: 321, digest: 0xd1d2d3d4d5d6d7d8, table: goldenTable(), minTime: testNow, maxTime: testNow + 1000,
 	}, check: checkpoints{lag: 70_000, longest: 60_000}}
@@ -75,7 +76,7 @@ func TestGolden(t *testing.T) {
 	must(t, err)
 	for name, b := range map[string][]byte{
 		"pointer": pointer, "checkpoint": checkpoint, "header": head, "latch-a": slotBytes[0], "latch-b": slotBytes[1], "latch-c": slotBytes[2], "table": table, "footer": foot,
-		"startmark-payload": mark[record.HeaderSize:], "proof-payload": proof[record.HeaderSize:][:markFixed], "hole": loss,
+		"startmark-payload": mark[record.HeaderSize:], "proof-payload": idle[record.HeaderSize:][:markFixed], "hole": loss,
 	} {
 		file := filepath.Join("testdata", name+".hex")
 		have := dump(b)

@@ -246,7 +246,7 @@ func (dr *driver) step() {
 		if !ok {
 			dr.t.Fatal("the arena is full")
 		}
-		pos, err := dr.w.Pointer(buf)
+		pos, err := dr.w.Pointer(buf, dr.durable)
 		must(dr.t, err)
 		dr.push(&disk.Op{Buf: buf, Off: pos})
 		dr.pointers++

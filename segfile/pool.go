@@ -291,7 +291,8 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 			hdr.recycled, hdr.stale = true, pf.salt
 		}
 	}
-	b, pointer, err := birth(&hdr, table, ready)
+	check := checkpoints{every: p.o.CheckpointBytes}
+	b, err := birth(&hdr, table, ready, &check)
 	if err != nil {
 		return fail(err)
 	}
@@ -313,9 +314,9 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 	p.poke()
 	p.mu.Unlock()
 	return &Writer{
-		d: p.d, pool: p, file: file, hdr: hdr, pos: pointer + block, latch: fence.NewLatch(m.Base),
+		d: p.d, pool: p, file: file, hdr: hdr, pos: check.first(), latch: fence.NewLatch(m.Base),
 		tally: tally{next: m.Base, table: table},
-		check: checkpoints{pointer: pointer, every: p.o.CheckpointBytes},
+		check: check,
 	}, nil
 }
 
@@ -324,22 +325,23 @@ func (p *Pool) create(m Meta, table *ProducerTable, pf poolFile, ready bool) (*W
 // write itself. Nobody counts on them: recovery takes the file for one that grew.
 const headStart = 8 * block
 
-// birth is what a segment's file begins with, and where in it the pointer lies. A file
-// that holds no blocks yet gets its head start.
-func birth(hdr *header, table *ProducerTable, ready bool) (b []byte, pointer int64, err error) {
+// birth is what a segment's file begins with; it tells check where in it the pointer
+// lies. A file that holds no blocks yet gets its head start.
+func birth(hdr *header, table *ProducerTable, ready bool, check *checkpoints) (b []byte, err error) {
 	mark, err := startMark(hdr, table)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	pointer = DataStart + alignBlock(int64(len(mark)))
-	size := pointer + block
+	check.pointer = DataStart + alignBlock(int64(len(mark)))
+	check.told = proof{check.first(), hdr.Base}
+	size := check.first()
 	if !ready {
 		size += headStart
 	}
 	b = make([]byte, size)
 	hdr.put(b)
 	copy(b[DataStart:], mark)
-	return b, pointer, putPointer(b[pointer:], hdr, 0)
+	return b, check.put(b[check.pointer:], hdr)
 }
 
 // scrap has a file removed that a failed Create left in an unknown state.

@@ -76,7 +76,8 @@ const (
 
 // tailRow is a row of the table of what the end of an open file may look like.
 // behind: valid frames follow within the bounded search. proven: one of them says
-// that bytes behind the break were durable when it was written. joined: the break
+// that bytes behind the break were durable when it was written, or the pointer does; then
+// the search goes to the end of the file. joined: the break
 // is inside a block, and the first of them starts the next block with the very
 // offset that is due, so what is broken is padding alone.
 type tailRow struct {
@@ -98,28 +99,35 @@ const (
 
 // Frames are acknowledged in the order they lie in the file, each after all
 // before it was durable, and every frame carries how far that was when it was
-// written. So a break that a later frame's durable position lies behind was whole
-// once: that is damage at rest, whatever it looks like. Any other break lies in
+// written, and so does the pointer. So a break that one of these positions lies behind
+// was whole once: that is damage at rest, whatever it looks like, also where nothing is
+// left behind it. Any other break lies in
 // flushes that may never have been acknowledged; if there is anything of ours at or
 // behind it, it is cut off and reported, because the last of these flushes may have
 // been acknowledged after all when the rot came later. A combination that is not
 // here is one that no search can answer.
 var tailRows = []tailRow{
 	{breakEOF, false, false, false, tailClean, "the file ends with the last frame"},
+	{breakEOF, false, true, false, tailHole, "the file ends before frames that were durable"},
 
 	{breakBlank, false, false, false, tailClean, "only zeros follow"},
 	{breakBlank, true, false, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
 	{breakBlank, true, true, false, tailHole, "frames that were durable are zeros"},
+	{breakBlank, false, true, false, tailHole, "frames that were durable are zeros, and there are none behind them"},
 
 	{breakStale, false, false, false, tailClean, "only bytes of the file's earlier life follow"},
 	{breakStale, true, false, false, tailCut, "a flush is missing and later ones are there: none of them was proved durable"},
 	{breakStale, true, true, false, tailHole, "frames that were durable are gone"},
+	{breakStale, false, true, false, tailHole, "frames that were durable are gone, and there are none behind them"},
 
 	{breakFooter, false, false, false, tailClean, "a fence wrote its footer and not its latch"},
+	{breakFooter, true, true, false, tailHole, "a footer lies where frames were durable"},
+	{breakFooter, false, true, false, tailHole, "a footer lies where frames were durable, and there are none behind it"},
 
 	{breakOurs, false, false, false, tailCut, "the last flush is not whole, and nothing proves that it ever was"},
 	{breakOurs, true, false, false, tailCut, "a flush is not whole, and neither it nor the later ones were proved durable"},
 	{breakOurs, true, true, false, tailHole, "frames that were durable are damaged"},
+	{breakOurs, false, true, false, tailHole, "frames that were durable are damaged, and there are none behind them"},
 	{breakOurs, true, false, true, tailStep, "the padding of a flush is not whole"},
 	{breakOurs, true, true, true, tailHole, "padding that was durable is damaged"},
 }

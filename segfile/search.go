@@ -7,15 +7,32 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// How far behind a break valid frames are looked for: as far as the largest frame
-// reaches where there is a sign that something of ours is there; otherwise twice as
-// far as the segment's writes ever ran ahead of what was durable, and at least
-// searchMin, because the search of a file that simply ends there costs time at
-// every start.
+// How far behind a break valid frames are looked for. Where bytes behind it are known to
+// have been durable, or nothing says how far they were: to the end of the file. Where
+// something of ours lies there: as far as the largest frame reaches. Otherwise as far as
+// writes may have come: a step behind what the pointer proves and what is in flight
+// beside it, and twice as far as the segment's writes ever ran ahead of what was durable,
+// but at least searchMin.
 const (
 	searchMax = record.MaxFrame + 2*block
 	searchMin = 1 << 20
 )
+
+// reach is how far behind a break of that kind to look.
+func (r *recovery) reach(kind breakKind) int64 {
+	whole := r.o.size - r.pos
+	if r.durable > r.pos || r.blind || r.o.size > r.o.hdr.blocks { // what lies behind the size it began with was written since
+		return whole
+	}
+	lag := min(r.lag, searchMax)
+	n := max(searchMin, min(2*lag, searchMax))
+	if kind == breakOurs {
+		n = searchMax
+	}
+	// The pointer is due behind the first flush that ends a step behind it, and is
+	// written beside the next one.
+	return max(n, r.proof.position+r.step+lag+2*r.longest-r.pos)
+}
 
 // sight is what lies at a break and behind it.
 type sight struct {
@@ -36,7 +53,6 @@ type sight struct {
 func (r *recovery) look(bad *located) (s sight, err error) {
 	s.end, s.next, s.durable = r.pos, r.next, 0
 	from := alignFrame(r.pos + 1)
-	reach := int64(searchMax)
 	switch {
 	case bad != nil:
 		s.kind, s.next, s.lost = breakOurs, bad.head.Next(), &bad.head
@@ -52,17 +68,11 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 		if err := r.classify(&s); err != nil {
 			return s, err
 		}
-		switch s.kind {
-		case breakFooter: // it says that all there was is before it
+		if s.kind == breakFooter && r.durable <= r.pos { // it says that all there was is before it
 			return s, nil
-		case breakBlank, breakStale:
-			reach = max(searchMin, min(2*r.lag, searchMax))
 		}
 	}
-	if r.o.size > r.o.hdr.blocks { // what lies behind the size it began with was written since
-		reach = max(reach, r.o.size-r.pos)
-	}
-	if err := r.search(&s, from, r.pos+reach); err != nil {
+	if err := r.search(&s, from, r.pos+r.reach(s.kind)); err != nil {
 		return s, err
 	}
 	if !s.behind && (s.kind == breakBlank || s.kind == breakStale) {
@@ -76,8 +86,9 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	return s, err
 }
 
-// What got lost behind an end that looks clean may be longer than the search. The rest
-// of the file is looked into at probeFirst behind the end, and then every probeEvery.
+// Where a power cut took the pointer back, or a frame was larger than any before, what
+// got lost may be longer than the search. The rest of the file is looked into at
+// probeFirst behind an end that looks clean, and then every probeEvery.
 const (
 	probeFirst = 4 << 20
 	probeEvery = 16 << 20
@@ -206,7 +217,7 @@ func (r *recovery) search(s *sight, from, to int64) error {
 		}
 		s.durable, s.next = max(s.durable, h.Durable), max(s.next, h.Next())
 		s.end = max(s.end, alignBlock(min(pos+int64(h.FrameLen), r.o.size)))
-		if s.durable > r.pos || r.one {
+		if max(s.durable, r.durable) > r.pos || r.one {
 			return nil // damage at rest: what follows is walked anyway
 		}
 		to = max(to, pos+searchMax)
@@ -224,7 +235,7 @@ func (r *recovery) sift(s *sight, b []byte, at int64) (i int, stop bool) {
 	end := fence.End{Offset: r.v.tally.next, Position: alignBlock(r.pos), Bytes: r.v.tally.bytes}
 	for i = 0; i+4 <= len(b); i += record.FrameAlign {
 		pos := at + int64(i)
-		if pos%block == 0 && footerAt(b[i:], end) {
+		if pos%block == 0 && pos >= r.durable && footerAt(b[i:], end) {
 			return -1, true
 		}
 		if binary.LittleEndian.Uint32(b[i:]) == frameWord {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
@@ -15,6 +16,7 @@ var tailCases = []struct {
 	life    life
 	damage  func(t *testing.T, d disk.Disk, f []sent)
 	proof   bool // a proof is written behind the frames, before the damage
+	pointer bool // the pointer says that all of them are durable
 	row     string
 	state   State
 	frames  int // whole frames before the end
@@ -100,6 +102,67 @@ var tailCases = []struct {
 			flip(t, d, seg1, DataStart+9, 1)
 		}, row: "frames that were durable are damaged", state: Damaged, frames: 20, holes: 1,
 	},
+	{
+		name: "the file was cut before frames that the pointer proves", pointer: true, damage: func(t *testing.T, d disk.Disk, f []sent) {
+			cutTo(t, d, seg1, f[17].pos)
+		}, row: "the file ends before frames that were durable", state: Damaged, frames: 20, holes: 1,
+	},
+	{
+		name: "all frames behind one are zeros, and the pointer proves them", pointer: true, life: lifePrepared, damage: zerosFrom(17),
+		row: "frames that were durable are zeros, and there are none behind them", state: Damaged, frames: 20, holes: 1,
+	},
+	{
+		name: "all frames behind one are the earlier life's, and the pointer proves them", pointer: true, life: lifeRecycled, damage: zerosFrom(17),
+		row: "frames that were durable are gone, and there are none behind them", state: Damaged, frames: 20, holes: 1,
+	},
+	{
+		name: "the last frame is torn, and the pointer proves it", pointer: true, life: lifePrepared, damage: func(t *testing.T, d disk.Disk, f []sent) {
+			flip(t, d, seg1, f[19].pos+25, 16)
+			flip(t, d, seg1, f[19].pos+45, 16)
+		}, row: "frames that were durable are damaged, and there are none behind them", state: Damaged, frames: 20, holes: 1,
+	},
+	{
+		name: "a footer lies over frames that the pointer proves", pointer: true, life: lifeRecycled, damage: footerAtFrame(17, 20),
+		row: "a footer lies where frames were durable, and there are none behind it", state: Damaged, frames: 20, holes: 1,
+	},
+	{
+		name: "a footer lies over a frame that the pointer proves, and others follow", pointer: true, life: lifeRecycled, damage: footerAtFrame(17, 18),
+		row: "a footer lies where frames were durable", state: Damaged, frames: 20, holes: 1,
+	},
+}
+
+func zerosFrom(i int) func(t *testing.T, d disk.Disk, f []sent) {
+	return func(t *testing.T, d disk.Disk, f []sent) {
+		last := f[len(f)-1]
+		wipe(t, d, seg1, f[i].pos, last.pos+alignBlock(int64(last.head.FrameLen)))
+	}
+}
+
+// footerAtFrame writes the footer of a file that ends with frame i over it, and zeros
+// over the others up to frame to.
+func footerAtFrame(i, to int) func(t *testing.T, d disk.Disk, f []sent) {
+	return func(t *testing.T, d disk.Disk, f []sent) {
+		old := contents(t, d, seg1)
+		zerosFrom(i)(t, d, f)
+		wipe(t, d, seg1, DataStart+block, DataStart+2*block) // or nothing is fenced there
+		v := mustRecover(t, d, seg1)
+		v.End = fence.End{Offset: f[i].head.Base, Position: f[i].pos, Bytes: v.tally.bytes}
+		ft := v.tally.footer(v.hdr.Base, v.End.Position, nil, Cut{})
+		b, _ := ft.encode(v.hdr.Salt)
+		if len(b) > block {
+			t.Fatal("the footer reaches over the next frame")
+		}
+		end := f[len(f)-1].pos + alignBlock(int64(f[len(f)-1].head.FrameLen))
+		from := end
+		if to < len(f) {
+			from = f[to].pos
+		}
+		patch(t, d, seg1, f[i].pos, end, func(have []byte) {
+			copy(have, b)
+			copy(have[from-f[i].pos:], old[from:end])
+		})
+		patch(t, d, seg1, DataStart+block, DataStart+2*block, func(b []byte) { copy(b, old[DataStart+block:]) })
+	}
 }
 
 func zeroFrame(i int) func(t *testing.T, d disk.Disk, f []sent) {
@@ -140,6 +203,9 @@ func TestTailCases(t *testing.T) {
 			}
 			if c.proof {
 				must(t, w.WriteProof())
+			}
+			if c.pointer {
+				movePointer(t, w, w.End())
 			}
 			w.Close()
 			if c.damage != nil {
@@ -188,7 +254,7 @@ func TestTailCases(t *testing.T) {
 		if verd, why := decideTail(r.at, r.behind, r.proven, r.joined); verd != r.verd || why != r.why {
 			t.Errorf("row %+v answers %v %q", r, verd, why)
 		}
-		if r.verd == tailClean && (r.behind || r.proven) || r.verd == tailHole && !r.proven || r.proven && !r.behind || r.joined && !r.behind {
+		if r.verd == tailClean && (r.behind || r.proven) || (r.verd == tailHole) != r.proven || r.joined && !r.behind {
 			t.Errorf("row %+v makes no sense", r)
 		}
 	}

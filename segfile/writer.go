@@ -89,6 +89,7 @@ func (w *Writer) Advance(pos, flushLen int64, heads []record.Head) {
 		w.check.note(pos, flushLen, heads)
 	}
 	w.pos += flushLen
+	w.check.pass(proof{w.pos, w.tally.next})
 }
 
 // Find is the position of a frame from which offset can be reached by reading on;

@@ -187,7 +187,7 @@ func (f *flush) prepareAside() bool {
 		f.stage = nil
 	case w.PointerDue(durable):
 		f.op.Buf = f.stage[:disk.Block]
-		f.op.Off, err = w.Pointer(f.op.Buf)
+		f.op.Off, err = w.Pointer(f.op.Buf, durable)
 	default:
 		var head record.Head
 		f.op.Durable, f.op.Off = true, w.Position()

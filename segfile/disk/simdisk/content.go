@@ -149,10 +149,11 @@ func merge(under, over data, sectors uint8) data {
 }
 
 func newData(p []byte) data {
+	p = p[:blockSize]
 	if allZero(p) {
 		return nil
 	}
-	return data((*[blockSize]byte)(slices.Clone(p[:blockSize])))
+	return data((*[blockSize]byte)(slices.Clone(p)))
 }
 
 func allZero(p []byte) bool {
