@@ -22,7 +22,7 @@ type Options struct {
 	Shards          int           // append queues; 0 means 1
 	QueueDepth      int           // flushes in flight of one shard; 0 means 64
 	Flushes         int           // flushes in flight of one segment; 0 means 16
-	OverlapBytes    int64         // what must wait before a further flush overlaps; 0 means 64 KiB
+	OverlapBytes    int64         // what must wait before a second flush overlaps, a third twice that; 0 means 64 KiB
 	QueueBytes      int64         // what may wait on one segment; 0 means 32 MiB
 	SegmentBytes    int64         // the size segments are prepared for; 0 means 64 MiB
 	PoolBytes       int64         // retired files kept for use again; 0 means 8 segments
