@@ -22,9 +22,13 @@ type Append struct {
 	// record with blocking calls.
 	BatchBytes   int
 	BatchRecords int // most records of a batch; 0 is as many as fit
-	InFlight     int // batches a worker has sent and not yet seen answered
-	Workers      int
-	Codec        engine.Codec
+	InFlight     int // batches of a worker on their way to the disk (the producer's MaxInFlight)
+	// Ahead is how many batches more a worker has handed to the producer, where they
+	// wait for one of those in flight to be answered: they are ready then, as fio's
+	// buffers are. They count in latency, from when they were handed over.
+	Ahead   int
+	Workers int
+	Codec   engine.Codec
 	// Over says how the workers reach the engine: "" links it, OverTCP and OverUnix go
 	// through a server in this process, each worker on a connection of its own.
 	Over string
@@ -59,8 +63,8 @@ func (w Append) withDefaults() (Append, error) {
 		return w, fmt.Errorf("bench: a record of %d bytes does not fit a batch of %d", w.RecordSize, w.BatchBytes)
 	case w.RetainBytes < 0 || w.RetainBytes > 0 && w.RetainBytes < w.SegmentBytes:
 		return w, fmt.Errorf("bench: retention of %s: want 0, or a segment of %s at least", sizeName(w.RetainBytes), sizeName(w.SegmentBytes))
-	case w.InFlight < 1 || w.Workers < 1 || w.Seconds <= 0:
-		return w, fmt.Errorf("bench: %d workers, %d in flight for %g seconds", w.Workers, w.InFlight, w.Seconds)
+	case w.InFlight < 1 || w.Ahead < 0 || w.Workers < 1 || w.Seconds <= 0:
+		return w, fmt.Errorf("bench: %d workers, %d in flight and %d ahead for %g seconds", w.Workers, w.InFlight, w.Ahead, w.Seconds)
 	}
 	return w, nil
 }
@@ -80,7 +84,11 @@ func (w Append) String() string {
 	if w.Over != "" {
 		files += fmt.Sprintf(", %d connections over %s", w.Workers, w.Over)
 	}
-	return fmt.Sprintf("%s, %d in flight, %s", what, w.InFlight*w.Workers, files)
+	flight := fmt.Sprintf("%d in flight", w.InFlight*w.Workers)
+	if w.Ahead > 0 {
+		flight += fmt.Sprintf(" and %d ahead", w.Ahead*w.Workers)
+	}
+	return fmt.Sprintf("%s, %s, %s", what, flight, files)
 }
 
 // Run is an engine with the workload's topic, in its steady state.
@@ -133,7 +141,14 @@ func (r *Run) outlet(worker int) outlet {
 }
 
 func (r *Run) producerOptions() engine.ProducerOptions {
-	return engine.ProducerOptions{Topic: topic, MaxInFlight: max(r.w.InFlight, 5), Codec: r.w.Codec, BatchBytes: max(r.w.BatchBytes, 256<<10)}
+	o := engine.ProducerOptions{Topic: topic, Codec: r.w.Codec, BatchBytes: max(r.w.BatchBytes, 256<<10)}
+	switch {
+	case r.w.Over != "":
+		o.MaxInFlight = max(r.w.InFlight, 5) // of one worker: each has a producer
+	case r.w.BatchBytes > 0:
+		o.MaxInFlight = r.w.InFlight * r.w.Workers
+	}
+	return o
 }
 
 func (r *Run) begin(ctx context.Context) error {
@@ -175,7 +190,7 @@ func (r *Run) Close() error { return errors.Join(r.net.close(), r.e.Close()) }
 
 // Measure runs the workload once.
 func (r *Run) Measure(ctx context.Context) (Result, error) {
-	load := Load{Workers: r.w.Workers, InFlight: r.w.InFlight, Rate: r.w.Rate, Progress: r.w.Progress,
+	load := Load{Workers: r.w.Workers, InFlight: r.w.InFlight + r.w.Ahead, Rate: r.w.Rate, Progress: r.w.Progress,
 		Duration: time.Duration(r.w.Seconds * float64(time.Second))}
 	stopRolls := r.rolls()
 	before, cpu, mallocs := r.e.Stats(), cpuTime(), mallocs()

@@ -15,14 +15,14 @@ const recycled = 1
 // Rows are the lines of the performance table. The first is the one that others
 // are compared with.
 func Rows() []Row {
-	large := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, RetainBytes: recycled}
+	large := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, Ahead: 4, RetainBytes: recycled}
 	medium, small, fresh, single, crowd, tiny := large, large, large, large, large, large
 	medium.BatchBytes = 256 << 10
-	small.BatchBytes, small.InFlight = 64<<10, 8
+	small.BatchBytes, small.InFlight, small.Ahead = 64<<10, 8, 8
 	fresh.RetainBytes = 0
-	single.BatchBytes, single.InFlight = 0, 1
-	crowd.BatchBytes, crowd.InFlight, crowd.Workers = 0, 1, 64
-	tiny.RecordSize, tiny.BatchBytes, tiny.BatchRecords, tiny.InFlight = 100, 256<<10, 1000, 8
+	single.BatchBytes, single.InFlight, single.Ahead = 0, 1, 0
+	crowd.BatchBytes, crowd.InFlight, crowd.Ahead, crowd.Workers = 0, 1, 0, 64
+	tiny.RecordSize, tiny.BatchBytes, tiny.BatchRecords, tiny.InFlight, tiny.Ahead = 100, 256<<10, 1000, 8, 8
 	return []Row{
 		{ID: "1m", Name: "1 KiB records, 1 MiB batches x 4, one range, recycled segments", Against: "fio dsync 1 MiB x 4, written file", Unit: "MB/s", Want: 0.95,
 			run: throughput(large, Shape{Durable: true, Block: 1 << 20, Depth: 4})},

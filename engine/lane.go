@@ -167,6 +167,9 @@ func (p *Producer) landed(b *batch) {
 	p.mu.Lock()
 	l := b.lane
 	l.flying--
+	if b.req.Err == nil {
+		l.send(nil) // before anything else: the device waits for what waits here
+	}
 	// Those that are answered now are likely to come again at once: with them the next
 	// flush carries all, without them it would leave with a straggler and make them
 	// wait for it.

@@ -19,6 +19,7 @@ type benchFlags struct {
 	record, batch, segment, retain sizeFlag
 	floorSize                      sizeFlag
 	records, inFlight, workers     int
+	ahead                          int
 	compress                       string
 	seconds, rate                  float64
 	rollEvery                      time.Duration
@@ -46,7 +47,9 @@ func (a *app) benchAppendCommand() *cobra.Command {
 		Short: "Measure appends",
 		Long: `Store records in one range of an engine of its own, in a temporary directory below
 --dir, and report rate, latency, flushes and CPU. The records are read back and
-checked afterwards.
+checked afterwards. In flight is what the producer has on its way (MaxInFlight); as
+many batches again wait in it, filled, unless --ahead says otherwise. A batch's
+latency counts from when it was handed over.
 
 With a retention (the default) segment files are written again and again, so the
 steady state is measured; --retain 0 measures a directory that only grows. With
@@ -59,9 +62,15 @@ every row several times, floor and engine in turn, and the medians.`,
   ringfence bench append --batch 0 --workers 64 --seconds 10
   ringfence bench append --suite --rows 1m,one-p50 --runs 9`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchRun(cmd, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("ahead") {
+				f.ahead = f.inFlight
+			}
+			return a.benchRun(cmd, f)
+		},
 	}
 	a.benchFlags(cmd, &f)
+	cmd.Flags().IntVar(&f.ahead, "ahead", f.inFlight, "batches each worker has waiting behind those in flight (default: as many as in flight)")
 	return cmd
 }
 
@@ -155,6 +164,8 @@ func (f benchFlags) check(given func(string) bool) error {
 		return fmt.Errorf("--workers is %d: want 1 or more", f.workers)
 	case f.inFlight < 1:
 		return fmt.Errorf("--in-flight is %d: want 1 or more", f.inFlight)
+	case f.ahead < 0:
+		return fmt.Errorf("--ahead is %d: want 0 or more", f.ahead)
 	case f.runs < 1:
 		return fmt.Errorf("--runs is %d: want 1 or more", f.runs)
 	case f.records < 0 || !(f.rate >= 0) || f.rollEvery < 0:
@@ -201,10 +212,10 @@ func (a *app) benchAppend(ctx context.Context, f benchFlags) (err error) {
 	if seconds == 0 {
 		seconds = 5
 	}
-	w := bench.Append{IO: a.engine, RecordSize: int(f.record), BatchBytes: int(f.batch), BatchRecords: f.records, InFlight: f.inFlight, Workers: f.workers,
+	w := bench.Append{IO: a.engine, RecordSize: int(f.record), BatchBytes: int(f.batch), BatchRecords: f.records, InFlight: f.inFlight, Ahead: f.ahead, Workers: f.workers,
 		Codec: codec, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), RollEvery: f.rollEvery, Seconds: seconds, Over: f.over, Rate: f.rate, AllowErrors: f.allowErrors}
 	if w.BatchBytes == 0 {
-		w.InFlight = 1
+		w.InFlight, w.Ahead = 1, 0
 	}
 	bar := a.progress("bench", int64(seconds*1000), func(ms int64) string { return fmt.Sprintf("%.1f s", float64(ms)/1000) })
 	w.Progress = func(done time.Duration, _ int64) { bar.set(done.Milliseconds()) }

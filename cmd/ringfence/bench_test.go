@@ -132,7 +132,7 @@ func TestD09MemoryLimit(t *testing.T) {
 func TestMeasuringRefuses(t *testing.T) {
 	for _, args := range []string{
 		"bench append --workers 0", "bench append --seconds 0", "bench append --seconds -1", "bench append --seconds NaN", "bench append --rows 1m",
-		"bench append --markdown", "bench append --runs 3", "bench append --suite --rows nope", "bench append --suite --runs 0", "bench append --in-flight 0",
+		"bench append --markdown", "bench append --runs 3", "bench append --suite --rows nope", "bench append --suite --runs 0", "bench append --in-flight 0", "bench append --ahead -1",
 		"bench append --batch 9MiB", "bench append --batch 1KiB", "bench append --record 8", "bench append --retain 1MiB", "bench append --rate -1",
 		"doctor --seconds -1", "doctor --seconds NaN",
 	} {
