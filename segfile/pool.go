@@ -40,21 +40,24 @@ func (o PoolOptions) withDefaults() PoolOptions {
 // written before is a pure data write, so it hands out files of deleted segments
 // first, then files of zeros that [Pool.Step] made ahead, and only then new ones.
 //
-// Files are made ahead at the rate at which segments were filled lately, so ten
-// lines into a new topic cost no zeros. All methods are safe for concurrent use.
+// Files are made ahead at the rate at which segments were filled lately, less that at
+// which files came back, so neither ten lines into a new topic cost zeros nor a
+// retention that keeps up. All methods are safe for concurrent use.
 type Pool struct {
 	d disk.Disk
 	o PoolOptions
 
 	wake chan struct{} // tells Run that there may be work
 
-	mu    sync.Mutex // guards what follows; never held across I/O
-	num   uint64     // of the next file
-	free  []poolFile // by size; the last is the next to be taken
-	bytes int64      // of free and making
-	dead  []string   // names to remove
-	left  bool       // names left the pool since its directory was synced last
-	full  []time.Time
+	mu    sync.Mutex             // guards what follows; never held across I/O
+	num   uint64                 // of the next file
+	free  []poolFile             // by size; the last is the next to be taken
+	bytes int64                  // of free and making
+	dead  []string               // names to remove
+	left  bool                   // names left the pool since its directory was synced last
+	full  []time.Time            // when segments were filled lately, oldest first
+	back  []time.Time            // when files were recycled lately
+	clock time.Time              // the latest time that anybody told
 	dirs  map[fence.TopicID]bool // topic directories whose names are durable
 	lean  Lean
 	stats PoolStats
@@ -413,6 +416,9 @@ func (p *Pool) Recycle(names ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range kept {
+		if f.size >= p.o.SegmentBytes/2 {
+			p.back = noteTime(p.back, p.clock)
+		}
 		p.keep(f)
 	}
 	return failed
@@ -499,11 +505,17 @@ func (p *Pool) noteFull(size int64, now time.Time) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.full) == 256 {
-		p.full = append(p.full[:0], p.full[1:]...)
-	}
-	p.full = append(p.full, now)
+	p.clock = now
+	p.full = noteTime(p.full, now)
 	p.poke()
+}
+
+// noteTime adds a time to the latest 256.
+func noteTime(list []time.Time, at time.Time) []time.Time {
+	if len(list) == 256 {
+		list = append(list[:0], list[1:]...)
+	}
+	return append(list, at)
 }
 
 func (p *Pool) poke() {

@@ -116,6 +116,34 @@ func TestPoolFollowsTheRate(t *testing.T) {
 	}
 }
 
+// Where as many files come back as segments are filled no zeros are written, although
+// none is ready now and then; once nothing comes back any more, they are.
+func TestNoZerosWhereFilesComeBack(t *testing.T) {
+	d := newDisk(3)
+	p, err := NewPool(d, PoolOptions{SegmentBytes: 1 << 20, MaxBytes: 3 << 20, Window: 30 * time.Second})
+	must(t, err)
+	now := time.UnixMilli(testNow)
+	filled(t, p, 0, 1<<20)
+	filled(t, p, 1, 1<<20)
+	must(t, p.Recycle(Name(testID(0)), Name(testID(1))))
+	filled(t, p, 2, 1<<20)
+	filled(t, p, 3, 1<<20)
+	must(t, p.Recycle(Name(testID(2)), Name(testID(3))))
+	create(t, p, testMeta(4))
+	create(t, p, testMeta(5))
+	if s := p.Stats(); s.Files != 0 || s.Recycled != 4 {
+		t.Fatalf("four came back and two of them are in use again: %+v", s)
+	}
+	if steps(t, p, now); p.Stats().Prepared+uint64(p.Stats().Files) != 0 {
+		t.Fatalf("zeros were written although files come back: %+v", p.Stats())
+	}
+	now = now.Add(time.Minute)
+	p.noteFull(1<<20, now)
+	if n, _ := steps(t, p, now); n == 0 || p.Stats().Files != 1 {
+		t.Fatalf("nothing comes back any more, and %d pieces of zeros: %+v", n, p.Stats())
+	}
+}
+
 // Files that are too small, or too many, are removed, but not while the caller waits.
 func TestPoolRemovesInTheBackground(t *testing.T) {
 	d := newDisk(1)
@@ -171,8 +199,9 @@ func TestPoolSurvivesRestarts(t *testing.T) {
 	o := PoolOptions{SegmentBytes: 1 << 20}
 	p, err := NewPool(d, o)
 	must(t, err)
-	filled(t, p, 1, 1<<20)
-	filled(t, p, 2, 1<<20)
+	for _, seq := range []uint32{1, 2, 5} {
+		filled(t, p, seq, 1<<20)
+	}
 	must(t, p.Recycle(seg1))
 	for range 3 { // zeros, not finished
 		if _, err := p.Step(time.UnixMilli(testNow)); err != nil {

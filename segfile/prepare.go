@@ -89,21 +89,33 @@ func (p *Pool) Step(now time.Time) (wait time.Duration, err error) {
 	return time.Duration(int64(time.Second) * prepareChunk / p.o.PrepareRate), nil
 }
 
-// needed says whether fewer files are ready than segments were filled lately.
+// needed says whether fewer files are ready, or will be if as many come back as did
+// lately, than segments were filled lately.
 func (p *Pool) needed(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.full) > 0 && now.Sub(p.full[0]) > p.o.Window {
-		p.full = append(p.full[:0], p.full[1:]...)
-	}
+	p.clock = now
+	p.full, p.back = p.lately(p.full), p.lately(p.back)
 	ready := 0
 	for _, f := range p.free {
 		if f.size >= p.o.SegmentBytes/2 {
 			ready++
 		}
 	}
-	return ready < len(p.full) && p.bytes+p.o.SegmentBytes <= p.o.MaxBytes
+	return ready+len(p.back) < len(p.full) && p.bytes+p.o.SegmentBytes <= p.o.MaxBytes
 }
+
+// lately drops the times that are longer ago than the window.
+func (p *Pool) lately(list []time.Time) []time.Time {
+	old := 0
+	for old < len(list) && p.clock.Sub(list[old]) > p.o.Window {
+		old++
+	}
+	return append(list[:0], list[old:]...)
+}
+
+// zeros is never written to, so that it takes no memory.
+var zeros [prepareChunk]byte
 
 // prepare writes the next zeros of the file that is being made. Its size grows
 // with them, so that what is there after a crash was written.
@@ -122,7 +134,7 @@ func (p *Pool) prepare() error {
 		}
 	}
 	n := min(prepareChunk, alignBlock(p.o.SegmentBytes)-m.size)
-	if err := m.file.WriteAt(make([]byte, n), m.size); err != nil {
+	if err := m.file.WriteAt(zeros[:n], m.size); err != nil {
 		return err
 	}
 	if m.size += n; m.size < p.o.SegmentBytes {
