@@ -159,7 +159,7 @@ func (v *voider) round() error {
 	}
 	if w.PointerDue(w.Position()) {
 		buf := make([]byte, block)
-		pos, err := w.Pointer(buf)
+		pos, err := w.Pointer(buf, w.Position())
 		must(v, err)
 		return w.File().WriteAt(buf, pos)
 	}
