@@ -157,7 +157,7 @@ func TestRotOfALongStretch(t *testing.T) {
 		v := mustRecover(t, d, seg1)
 		if len(r.lost) == 0 {
 			whole++
-			if limit := int64(12*mib + 14*r.frame); v.State != Clean || v.End != w.End() || v.ReadBytes > limit {
+			if limit := int64(16*mib + 14*r.frame); v.State != Clean || v.End != w.End() || v.ReadBytes > limit {
 				t.Fatalf("seed %d: %s (%s) at %+v, want %+v, %d bytes read of %d at most", seed, v.State, v.Why, v.End, w.End(), v.ReadBytes, limit)
 			}
 			continue
