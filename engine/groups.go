@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"math"
 	"slices"
@@ -31,6 +30,9 @@ func (e *Engine) AllGroups(ctx context.Context, topic string) iter.Seq2[string, 
 // has neither committed anything nor had members. Ranges whose end is not known, because their open segment
 // is damaged, are left out, with an ErrDamaged.
 func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g GroupInfo, err error) {
+	if err := api.CheckGroup(group); err != nil {
+		return g, err
+	}
 	g.Name = group
 	err = e.aboutGroups(ctx, topic, func() error {
 		if err := e.groupExists(topic, group); err != nil {
@@ -54,6 +56,9 @@ func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g Grou
 // DeleteGroup forgets a group's position; records are not touched. A consumer of the
 // group that commits after it makes it anew. [Consumer.Reset] moves a group.
 func (e *Engine) DeleteGroup(ctx context.Context, topic, group string) error {
+	if err := api.CheckGroup(group); err != nil {
+		return err
+	}
 	return e.aboutGroups(ctx, topic, func() error {
 		if err := e.groupExists(topic, group); err != nil {
 			return err
@@ -78,7 +83,7 @@ func (e *Engine) groupExists(topic, group string) error {
 	found := false
 	err := e.lookAt(topic, func(s *cp.State, _ *cp.Topic) { _, found = s.Generation(group, topic) })
 	if err == nil && !found {
-		err = fmt.Errorf("group %q: %w", api.Abridged(group), ErrNoSuchGroup)
+		err = api.Of("group", group, ErrNoSuchGroup)
 	}
 	return err
 }

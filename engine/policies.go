@@ -15,7 +15,7 @@ func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
 		return err
 	}
 	if err := p.Validate(); err != nil {
-		return fmt.Errorf("policy %q: %w", name, err)
+		return api.Of("policy", name, err)
 	}
 	return e.change(ctx, cp.DefinePolicy{Name: name, Policy: p})
 }
@@ -31,9 +31,9 @@ func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
 	bound, err := e.boundTo(name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("policy %q: which topics are bound to it is not known: %w", name, err)
+		return api.Of("policy", name, fmt.Errorf("which topics are bound to it is not known: %w", err))
 	case len(bound) > 0:
-		return fmt.Errorf("policy %q: %w: bound to it: %s", name, ErrPolicyInUse, listed(bound))
+		return api.Of("policy", name, fmt.Errorf("%w: bound to it: %s", ErrPolicyInUse, listed(bound)))
 	}
 	return e.ForgetPolicy(ctx, name)
 }
@@ -111,7 +111,7 @@ func (e *Engine) definedPolicy(ctx context.Context, name string) error {
 		return err
 	}
 	if _, ok := list[name]; !ok {
-		return fmt.Errorf("policy %q: %w: define it first", name, ErrNoSuchPolicy)
+		return api.Of("policy", name, fmt.Errorf("%w: define it first", ErrNoSuchPolicy))
 	}
 	return nil
 }

@@ -93,6 +93,14 @@ var (
 	ErrTopicExists      = api.ErrTopicExists      // use it, or delete it first
 	ErrInvalidTopicName = api.ErrInvalidTopicName // letters, digits, '.', '_' and '-', at most 255 bytes
 	ErrNoSuchGroup      = api.ErrNoSuchGroup      // a group is there once it has committed
+	ErrNoSuchRange      = api.ErrNoSuchRange      // Describe tells which there are
+	ErrRangeSealed      = api.ErrRangeSealed      // it was split or merged: its children have its keys
+	ErrNotBuddies       = api.ErrNotBuddies       // only what was one range is merged to one
+	ErrCannotSplit      = api.ErrCannotSplit      // it has one key position
+	ErrInvalidBits      = api.ErrInvalidBits      // 1 to 32
+	ErrInvalidPolicy    = api.ErrInvalidPolicy    // its name, or a limit of it
+	ErrInvalidGroup     = api.ErrInvalidGroup     // 1 to 255 bytes of UTF-8 without control characters
+	ErrLimit            = api.ErrLimit            // there are as many of these as there can be
 	ErrNoSuchPolicy     = api.ErrNoSuchPolicy     // define it first
 	ErrPolicyInUse      = api.ErrPolicyInUse      // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = api.ErrRecordTooLarge   // raise BatchBytes, or split the record
@@ -115,9 +123,11 @@ var (
 	ErrInvalidGrant    = api.ErrInvalidGrant    // the operation is not one of the kind's, or the pattern is none
 	ErrNoSuchGrant     = api.ErrNoSuchGrant
 	ErrNoSuchToken     = api.ErrNoSuchToken
+	ErrInvalidToken    = api.ErrInvalidToken // its name, or it would have expired already
 
 	ErrInvalidCursor = api.ErrInvalidCursor // start over from a group, a time, the start or the end
 	ErrForeignCursor = api.ErrForeignCursor // a topic made anew under the same name is another one
 	ErrCursorPastEnd = api.ErrCursorPastEnd // the topic was restored from a backup, or the cursor is not from here
+	ErrNotASource    = api.ErrNotASource    // it names a range that the topic does not read from there
 	ErrCursorOfOther = api.ErrCursorOfOther // the topic was restored from a backup, and has gone on since
 )

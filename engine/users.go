@@ -156,14 +156,14 @@ func tokenOf(user string, t *cp.Token) Token {
 func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 	var want cp.TokenID
 	if n, err := hex.Decode(want[:], []byte(id[:min(len(id), 2*len(want))])); err != nil || n != len(want) || len(id) != 2*n {
-		return fmt.Errorf("token %q: %w: an identity has %d hex digits", api.Abridged(id), ErrNoSuchToken, 2*len(want))
+		return api.Of("token", id, fmt.Errorf("%w: an identity has %d hex digits", ErrNoSuchToken, 2*len(want)))
 	}
 	a, err := e.accessFor(ctx)
 	if err != nil {
 		return err
 	}
 	if _, t := a.Token(want); t == nil {
-		return fmt.Errorf("token %q: %w", id, ErrNoSuchToken)
+		return api.Of("token", id, ErrNoSuchToken)
 	}
 	return e.changeAccess(ctx, cp.DeleteToken{ID: want})
 }
@@ -217,9 +217,4 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 }
 
 // ofUser adds the user to an error.
-func ofUser(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("user %q: %w", api.Abridged(name), err)
-}
+func ofUser(name string, err error) error { return api.Of("user", name, err) }

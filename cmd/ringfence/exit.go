@@ -132,9 +132,9 @@ func exitCode(err error) int {
 		return exitIncomplete
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
-	case errors.As(err, &usage), is(engine.ErrInvalidTopicName, engine.ErrInvalidCursor, engine.ErrForeignCursor, engine.ErrCursorPastEnd,
-		cp.ErrInvalidBits, cp.ErrInvalidPolicy, cp.ErrInvalidGroup,
-		engine.ErrInvalidUser, engine.ErrInvalidPassword, engine.ErrInvalidGrant, cp.ErrInvalidToken):
+	case errors.As(err, &usage), is(engine.ErrInvalidTopicName, engine.ErrInvalidCursor, engine.ErrForeignCursor, engine.ErrCursorPastEnd, engine.ErrNotASource,
+		engine.ErrInvalidBits, engine.ErrInvalidPolicy, engine.ErrInvalidGroup,
+		engine.ErrInvalidUser, engine.ErrInvalidPassword, engine.ErrInvalidGrant, engine.ErrInvalidToken):
 		return exitUsage
 	case is(client.ErrRefused):
 		return exitDenied
@@ -146,9 +146,9 @@ func exitCode(err error) int {
 		return exitForeign
 	case is(engine.ErrDamaged, segfile.ErrDamaged):
 		return exitDamaged
-	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, engine.ErrNoSuchUser, engine.ErrNoSuchGrant, engine.ErrNoSuchToken, cp.ErrNoSuchRange, cp.ErrNoSuchSegment):
+	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, engine.ErrNoSuchUser, engine.ErrNoSuchGrant, engine.ErrNoSuchToken, engine.ErrNoSuchRange, cp.ErrNoSuchSegment):
 		return exitNotFound
-	case is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, cp.ErrNotBuddies, cp.ErrCannotSplit, cp.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
+	case is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
 	}
 	return exitFailed

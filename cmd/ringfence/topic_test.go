@@ -120,7 +120,7 @@ func TestPolicies(t *testing.T) {
 		}
 	}
 	for _, says := range []struct{ flag, value, words string }{
-		{"--segment-max-age", "5s", `policy "x": cp: invalid policy: SegmentMaxAge is 5000 ms: want 60000 or more`},
+		{"--segment-max-age", "5s", `policy "x": invalid policy: SegmentMaxAge is 5000 ms: want 60000 or more`},
 		{"--segment-max-bytes", "0", "SegmentMaxBytes is 0 bytes: want 1 or more"},
 		{"--max-bytes", "-1", `"-1" for "--max-bytes"`},
 	} {

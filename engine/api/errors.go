@@ -18,6 +18,14 @@ var (
 	ErrGroupInUse       = errors.New("group has members")                     // stop them first
 	ErrRangeMoved       = errors.New("range is another member's now")         // what was not committed of it is read again there
 	ErrMemberReplaced   = errors.New("another process joined under the name") // give each process a name of its own
+	ErrNoSuchRange      = cp.ErrNoSuchRange                                   // see Describe for those that there are
+	ErrRangeSealed      = cp.ErrRangeSealed                                   // it was split or merged: its children have its keys
+	ErrNotBuddies       = cp.ErrNotBuddies                                    // only what was one range is merged to one
+	ErrCannotSplit      = cp.ErrCannotSplit                                   // it has one key position
+	ErrInvalidBits      = cp.ErrInvalidBits                                   // 1 to 32
+	ErrInvalidPolicy    = cp.ErrInvalidPolicy                                 // its name, or a limit of it
+	ErrInvalidGroup     = cp.ErrInvalidGroup                                  // 1 to 255 bytes of UTF-8 without control characters
+	ErrLimit            = cp.ErrLimit                                         // there are as many of these as there can be
 	ErrNoSuchPolicy     = errors.New("no such policy")                        // define it first
 	ErrPolicyInUse      = errors.New("policy in use")                         // bind the topics that it names elsewhere
 	ErrRecordTooLarge   = errors.New("record too large")                      // raise BatchBytes, or split the record
@@ -43,6 +51,7 @@ var (
 	ErrInvalidGrant    = cp.ErrInvalidGrant                 // the operation is not one of the kind's, or the pattern is none
 	ErrNoSuchGrant     = errors.New("no such grant")        //
 	ErrNoSuchToken     = errors.New("no such token")        //
+	ErrInvalidToken    = cp.ErrInvalidToken                 // its name, or it would have expired already
 	ErrQuota           = errors.New("batch over the quota") // it has more than the user may send in a second: make smaller ones
 )
 
@@ -51,6 +60,7 @@ var (
 	ErrInvalidCursor = errors.New("cursor is not one of this program's")   // start over from a group, a time, the start or the end
 	ErrForeignCursor = errors.New("cursor belongs to another topic")       // a topic made anew under the same name is another one
 	ErrCursorPastEnd = errors.New("cursor lies past what the topic holds") // the topic was restored from a backup, or the cursor is not from here
+	ErrNotASource    = cp.ErrNotASource                                    // it names a range that the topic does not read from there
 	ErrCursorOfOther = errors.New("cursor was made with other records")    // the topic was restored from a backup, and has gone on since
 )
 
@@ -62,8 +72,10 @@ type TopicError struct {
 }
 
 func (e *TopicError) Error() string {
-	if e.Range < 0 {
-		return fmt.Sprintf("topic %q: %s", e.Topic, e.reason())
+	if topic := fmt.Sprintf("topic %q", e.Topic); e.Range < 0 && strings.HasPrefix(plain(e.Err), topic+", ") {
+		return plain(e.Err) // with the range
+	} else if e.Range < 0 {
+		return topic + ": " + e.reason()
 	}
 	return fmt.Sprintf("topic %q, range %d: %s", e.Topic, e.Range, e.reason())
 }
@@ -72,12 +84,38 @@ func (e *TopicError) Error() string {
 // name too, and without the names of the packages these are from.
 func (e *TopicError) reason() string {
 	topic := fmt.Sprintf("topic %q", e.Topic)
-	text := ": " + e.Err.Error()
-	for _, layer := range []string{topic, "cp", "frontend", "store", "segfile", "record"} {
-		text = strings.ReplaceAll(text, ": "+layer+": ", ": ")
-	}
+	text := strings.ReplaceAll(": "+plain(e.Err), ": "+topic+": ", ": ")
 	text = strings.ReplaceAll(text, ": "+topic+", ", ": ")
 	return strings.TrimPrefix(text, ": ")
 }
 
 func (e *TopicError) Unwrap() error { return e.Err }
+
+// Of adds what it is about to an error: a user, say, and the name. An error that says so
+// already stays as it is.
+func Of(what, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ofError{fmt.Sprintf("%s %q", what, Abridged(name)), err}
+}
+
+type ofError struct {
+	what string
+	err  error
+}
+
+func (e *ofError) Error() string {
+	return e.what + ": " + strings.TrimPrefix(plain(e.err), e.what+": ")
+}
+
+func (e *ofError) Unwrap() error { return e.err }
+
+// plain is what an error says, without the names of the packages it is from.
+func plain(err error) string {
+	text := ": " + err.Error()
+	for _, layer := range []string{"cp", "frontend", "store", "segfile", "record"} {
+		text = strings.ReplaceAll(text, ": "+layer+": ", ": ")
+	}
+	return strings.TrimPrefix(text, ": ")
+}

@@ -27,7 +27,7 @@ func CheckGroup(name string) error {
 	if name == "" || cp.ValidName(name) {
 		return nil
 	}
-	return fmt.Errorf("group %q: %w: %s", Abridged(name), cp.ErrInvalidGroup, whatNamesHave)
+	return Of("group", name, fmt.Errorf("%w: %s", cp.ErrInvalidGroup, whatNamesHave))
 }
 
 // CheckMember refuses what cannot be the name of a group's member.
@@ -35,7 +35,7 @@ func CheckMember(name string) error {
 	if cp.ValidName(name) {
 		return nil
 	}
-	return fmt.Errorf("member %q: %w: %s", Abridged(name), cp.ErrInvalidGroup, whatNamesHave)
+	return Of("member", name, fmt.Errorf("%w: %s", cp.ErrInvalidGroup, whatNamesHave))
 }
 
 var whatNamesHave = fmt.Sprintf("a name has 1 to %d bytes of UTF-8 without control characters", cp.MaxName)
@@ -45,7 +45,7 @@ func CheckPolicy(name string) error {
 	if cp.ValidName(name) {
 		return nil
 	}
-	return fmt.Errorf("policy %q: %w: %s", Abridged(name), cp.ErrInvalidPolicy, whatNamesHave)
+	return Of("policy", name, fmt.Errorf("%w: %s", cp.ErrInvalidPolicy, whatNamesHave))
 }
 
 // Abridged is a name that is short enough for an error.

@@ -108,7 +108,7 @@ func (c *Client) SetPolicy(ctx context.Context, name string, p api.Policy) error
 		return err
 	}
 	if p.SpreadBy != (cp.Spread{}) {
-		return fmt.Errorf("policy %q: %w: SpreadBy cannot be set over the network", name, cp.ErrInvalidPolicy)
+		return api.Of("policy", name, fmt.Errorf("%w: SpreadBy cannot be set over the network", cp.ErrInvalidPolicy))
 	}
 	_, err := c.ask(ctx, wire.KeySetPolicy, &wire.SetPolicy{Policy: &wire.Policy{
 		Name: name, MaxAge: bound(p.MaxAge), MaxBytes: bound(p.MaxBytes),
@@ -117,12 +117,7 @@ func (c *Client) SetPolicy(ctx context.Context, name string, p api.Policy) error
 	return ofPolicy(name, err)
 }
 
-func ofPolicy(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("policy %q: %w", name, err)
-}
+func ofPolicy(name string, err error) error { return api.Of("policy", name, err) }
 
 // The settings of a bound on the wire.
 const (

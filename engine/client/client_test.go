@@ -319,7 +319,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 			if !errors.Is(err, want) || !errors.Is(err, is) {
 				t.Errorf("%v became %v, which is not %v", is, err, want)
 			}
-			if want := is == wire.CodeOutcomeUnknown || is == wire.CodeStorageFailed; Unknown(err) != want {
+			if want := is == wire.CodeOutcomeUnknown || is == wire.CodeStorageFailed || is == wire.CodeWriteFailed; Unknown(err) != want {
 				t.Errorf("%v: Unknown says %v", is, !want)
 			}
 		}

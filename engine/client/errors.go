@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
 	"github.com/ringfence/ringfence/segfile/record"
@@ -27,6 +26,17 @@ var (
 	ErrBatchSent        = api.ErrBatchSent
 	ErrHalted           = api.ErrHalted
 	ErrTimeout          = api.ErrTimeout // the outcome is not known: it may have taken effect, or still take it
+
+	ErrNoSuchRange   = api.ErrNoSuchRange
+	ErrRangeSealed   = api.ErrRangeSealed
+	ErrNotBuddies    = api.ErrNotBuddies
+	ErrCannotSplit   = api.ErrCannotSplit
+	ErrInvalidBits   = api.ErrInvalidBits
+	ErrInvalidPolicy = api.ErrInvalidPolicy
+	ErrInvalidGroup  = api.ErrInvalidGroup
+	ErrInvalidToken  = api.ErrInvalidToken
+	ErrNotASource    = api.ErrNotASource
+	ErrLimit         = api.ErrLimit
 
 	ErrNoSuchPolicy   = api.ErrNoSuchPolicy
 	ErrPolicyInUse    = api.ErrPolicyInUse
@@ -72,7 +82,21 @@ var meanings = map[wire.Code]error{
 	wire.CodeNoSuchTopic:        ErrNoSuchTopic,
 	wire.CodeTopicExists:        ErrTopicExists,
 	wire.CodeInvalidName:        ErrInvalidTopicName,
-	wire.CodeNoSuchRange:        cp.ErrNoSuchRange,
+	wire.CodeNoSuchRange:        api.ErrNoSuchRange,
+	wire.CodeRangeSealed:        api.ErrRangeSealed,
+	wire.CodeNotBuddies:         api.ErrNotBuddies,
+	wire.CodeCannotSplit:        api.ErrCannotSplit,
+	wire.CodeInvalidBits:        api.ErrInvalidBits,
+	wire.CodeInvalidPolicy:      api.ErrInvalidPolicy,
+	wire.CodeInvalidGroup:       api.ErrInvalidGroup,
+	wire.CodeInvalidUser:        api.ErrInvalidUser,
+	wire.CodeInvalidPassword:    api.ErrInvalidPassword,
+	wire.CodeInvalidGrant:       api.ErrInvalidGrant,
+	wire.CodeInvalidToken:       api.ErrInvalidToken,
+	wire.CodeNotASource:         api.ErrNotASource,
+	wire.CodeLimit:              api.ErrLimit,
+	wire.CodeMismatch:           ErrMismatch,
+	wire.CodeWriteFailed:        ErrStorage,
 	wire.CodeRecordTooLarge:     ErrRecordTooLarge,
 	wire.CodeDamaged:            ErrDamaged,
 	wire.CodeStorageFailed:      ErrStorage,

@@ -73,6 +73,8 @@ var reactions = []struct {
 	// It may have been done: the connection ended, or the server does not know.
 	{lost, [5]reaction{doubt, again, again, again, doubt}},
 	{code(wire.CodeOutcomeUnknown), [5]reaction{doubt, again, again, again, doubt}},
+	// The file that was written failed; opened again, the producer goes on in another.
+	{code(wire.CodeWriteFailed), [5]reaction{doubt, again, again, again, doubt}},
 	// What the request was for is gone, with a connection or after a failure before it:
 	// that is opened again, and the request made there.
 	{code(wire.CodeNoSuchHandle), [5]reaction{tell, tell, again, again, again}},

@@ -51,7 +51,7 @@ func TestReactionsAgree(t *testing.T) {
 // A server that refuses some frames for a while: they are sent again in order, with
 // what was behind them, and stored once.
 func TestRefusedFramesGoAgainInOrder(t *testing.T) {
-	for _, code := range []wire.Code{wire.CodeOverloaded, wire.CodeRateLimited, wire.CodeUnavailable, wire.CodeShuttingDown, wire.CodeNoSuchHandle} {
+	for _, code := range []wire.Code{wire.CodeOverloaded, wire.CodeRateLimited, wire.CodeUnavailable, wire.CodeShuttingDown, wire.CodeNoSuchHandle, wire.CodeWriteFailed} {
 		t.Run(code.String(), bubble(func(t *testing.T) {
 			f := newFake(t)
 			refused := 0

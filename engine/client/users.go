@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"time"
 
@@ -22,12 +21,7 @@ func (c *Client) askUser(ctx context.Context, k kind, user string, key wire.Key,
 	return reply, ofUser(user, err)
 }
 
-func ofUser(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("user %q: %w", api.Abridged(name), err)
-}
+func ofUser(name string, err error) error { return api.Of("user", name, err) }
 
 // PutUser makes a user, or with o.Replace gives one another password; see
 // engine.Engine.PutUser. The password goes to the server as it is: use TLS.
@@ -128,7 +122,7 @@ func millisOf(t time.Time) int64 {
 func (c *Client) DeleteToken(ctx context.Context, id string) error {
 	_, err := c.ask(ctx, wire.KeyDeleteToken, &wire.DeleteToken{Id: id})
 	if err != nil {
-		return fmt.Errorf("token %q: %w", api.Abridged(id), err)
+		return api.Of("token", id, err)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func newCoordinator(after uint64, session time.Duration, maxGroups, maxMembers i
 // of another, because it was started again, takes its place.
 func (c *coordinator) join(now time.Time, key groupKey, identity, name string, instance uint64, unread []uint32) (assignment, error) {
 	if err := api.CheckMember(name); err != nil {
-		return assignment{}, refusal(wire.CodeInvalidName, "topic %q, group %q: %s", key.topic, key.name, err)
+		return assignment{}, refusal(wire.CodeInvalidGroup, "topic %q, group %q: %s", key.topic, key.name, err)
 	}
 	g := c.groups[key]
 	if g != nil && g.identity != identity {

@@ -341,7 +341,7 @@ func TestGroupsAreBounded(t *testing.T) {
 		t.Fatalf("nobody is heard of in the other groups: %v", err)
 	}
 	_, err = d.join(d.now, testGroup, "id", "", 1, nil)
-	wantCode(t, err, wire.CodeInvalidName)
+	wantCode(t, err, wire.CodeInvalidGroup)
 }
 
 // A topic that was deleted and made again under its name has other ranges.

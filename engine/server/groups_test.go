@@ -248,7 +248,7 @@ func TestL01_SplitReachesTheMembers(t *testing.T) {
 func TestGroupsAreToldOf(t *testing.T) {
 	inGroupBubble(t, func(w *world, c *client) {
 		c.refused(wire.CodeNoSuchTopic, wire.KeyJoinGroup, &wire.JoinGroup{Topic: "no", Group: "g", Member: "a"})
-		c.refused(wire.CodeInvalidName, wire.KeyJoinGroup, &wire.JoinGroup{Topic: "t", Group: "g"})
+		c.refused(wire.CodeInvalidGroup, wire.KeyJoinGroup, &wire.JoinGroup{Topic: "t", Group: "g"})
 		c.refused(wire.CodeNoSuchGroup, wire.KeyDescribeGroup, &wire.DescribeGroup{Topic: "t", Group: "h"})
 		a := c.join("a", 1)
 		if got := want[*wire.ListGroupsReply](c, wire.KeyListGroups, &wire.ListGroups{Topic: "t"}); !slices.Equal(got.Groups, []string{"g"}) {

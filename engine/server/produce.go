@@ -226,9 +226,15 @@ func (c *conn) behind(p *producer, n int, err error) *wire.Error {
 // lost gives a frame that met a closed producer its meaning: the connection has not
 // closed it, so the engine did, because another one opened the same producer. Coming
 // back would only take it from that one again.
+//
+// After a write that failed a producer that numbers its records may come back, too: they
+// go to another file, and those that are stored are recognised.
 func (p *producer) lost(err error) error {
-	if errors.Is(err, api.ErrClosed) {
+	switch {
+	case errors.Is(err, api.ErrClosed):
 		return refusal(wire.CodeProducerHalted, "%s", err)
+	case p.numbers && errors.Is(err, api.ErrStorage):
+		return refusal(wire.CodeWriteFailed, "%s", err)
 	}
 	return err
 }

@@ -371,7 +371,7 @@ func TestCloseProducerFlushes(t *testing.T) {
 		synctest.Wait() // the engine has closed the producer
 		c.ping()
 		close(call)
-		if a := c.next(); a.ID != frame || a.code() != wire.CodeStorageFailed {
+		if a := c.next(); a.ID != frame || a.code() != wire.CodeWriteFailed {
 			t.Errorf("the frame: %+v, %v", a.Head, a.err)
 		}
 		if a := c.next(); a.ID != end || a.err != nil {

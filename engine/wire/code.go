@@ -38,10 +38,23 @@ const (
 	CodeCursorOfOther      Code = 35
 	CodeStaleGeneration    Code = 36
 	CodeUnknownMember      Code = 37
+	CodeRangeSealed        Code = 38
+	CodeNotBuddies         Code = 39
+	CodeCannotSplit        Code = 40
+	CodeInvalidBits        Code = 41
+	CodeInvalidPolicy      Code = 42
+	CodeInvalidGroup       Code = 43
+	CodeNotASource         Code = 44
+	CodeLimit              Code = 45
+	CodeMismatch           Code = 46
 	CodeNoSuchUser         Code = 48
 	CodeUserExists         Code = 49
 	CodeNoSuchGrant        Code = 50
 	CodeNoSuchToken        Code = 51
+	CodeInvalidUser        Code = 52
+	CodeInvalidPassword    Code = 53
+	CodeInvalidGrant       Code = 54
+	CodeInvalidToken       Code = 55
 
 	CodeOutOfSpace         Code = retryable | 1
 	CodeOverloaded         Code = retryable | 2
@@ -50,6 +63,7 @@ const (
 	CodeShuttingDown       Code = retryable | 5
 	CodeRateLimited        Code = retryable | 6
 	CodeTooManyConnections Code = retryable | 7
+	CodeWriteFailed        Code = retryable | 8 // as CodeStorageFailed; opened again, the producer goes on elsewhere
 )
 
 // retryable is the bit of codes after which the same request may succeed later.
@@ -87,10 +101,23 @@ var codeNames = map[Code]string{
 	CodeCursorOfOther:      "cursor_of_other",
 	CodeStaleGeneration:    "stale_generation",
 	CodeUnknownMember:      "unknown_member",
+	CodeRangeSealed:        "range_sealed",
+	CodeNotBuddies:         "not_buddies",
+	CodeCannotSplit:        "cannot_split",
+	CodeInvalidBits:        "invalid_bits",
+	CodeInvalidPolicy:      "invalid_policy",
+	CodeInvalidGroup:       "invalid_group",
+	CodeNotASource:         "not_a_source",
+	CodeLimit:              "limit_reached",
+	CodeMismatch:           "mismatch",
 	CodeNoSuchUser:         "no_such_user",
 	CodeUserExists:         "user_exists",
 	CodeNoSuchGrant:        "no_such_grant",
 	CodeNoSuchToken:        "no_such_token",
+	CodeInvalidUser:        "invalid_user",
+	CodeInvalidPassword:    "invalid_password",
+	CodeInvalidGrant:       "invalid_grant",
+	CodeInvalidToken:       "invalid_token",
 	CodeOutOfSpace:         "out_of_space",
 	CodeOverloaded:         "overloaded",
 	CodeOutcomeUnknown:     "outcome_unknown",
@@ -98,6 +125,7 @@ var codeNames = map[Code]string{
 	CodeShuttingDown:       "shutting_down",
 	CodeRateLimited:        "rate_limited",
 	CodeTooManyConnections: "too_many_connections",
+	CodeWriteFailed:        "write_failed",
 }
 
 func (c Code) String() string {

@@ -134,20 +134,23 @@
 // OpenProducer answers a handle, which is good on its connection and until CloseProducer
 // or the connection's end, and an id, which is the producer's for ever: who comes back
 // with the same id and sends the same records in the same order again has each stored
-// once. An id belongs to one topic and to one producer at a time: opened again, on
-// whichever connection, it is taken from the one that had it.
+// once. What an id has sent is known by topic: on another one it
+// is another producer. It is open once at a time: opened again, on whichever connection,
+// it is taken from the one that had it.
 //
 // A Produce carries one record frame of at most the max_frame of OpenProducerReply,
-// plain or compressed. It is as a producer writes it: salt 0, base, prev and durable 0,
-// the id as its producer, and sequences that ascend from frame to frame and start above
-// 0; with unnumbered they are all 0. Frames of one producer are stored in the order they
-// were sent in. The reply comes when every record is durable. duplicate says that all
+// plain or compressed. It is as a producer writes it: with the checksums of salt 0, the id
+// as its producer, and sequences that ascend from frame to frame and start above
+// 0; with unnumbered they are all 0. What its head has as base, prev and
+// durable does not matter: the server sets them anew. Frames of one producer are stored in
+// the order they were sent in. The reply comes when every record is durable. duplicate says that all
 // of them were before.
 //
 // Once a frame of a numbered producer failed, all behind it are refused with
 // producer_halted, or they would make its records look stored. The client opens the
 // producer again, with its id, and sends everything from that frame on again. It does
-// the same where the outcome is not known.
+// the same where the outcome is not known, and after write_failed: the file that could
+// not be written is closed where its records end, and what comes again goes to another.
 //
 // # Consuming
 //
@@ -253,12 +256,12 @@
 //	    10 quota_too_small       the request is larger than the user's quota of a whole second
 //	    16 no_such_topic
 //	    17 topic_exists
-//	    18 invalid_name          a topic, group or policy cannot be called this
+//	    18 invalid_name          a topic cannot be called this
 //	    19 no_such_range
 //	    20 invalid_argument      the detail names it
 //	    21 record_too_large      the record frame is larger than the producer may send
 //	    22 damaged               what is stored there cannot be read; the detail names file and byte
-//	    23 storage_failed        the disk failed: the records may or may not be stored
+//	    23 storage_failed        the disk failed: it may have been done, or not
 //	    24 producer_halted       a frame before this one failed: open the producer again
 //	    25 corrupt_frame         the record frame is none, or is not this producer's
 //	    26 no_such_handle        the connection has no such producer or consumer
@@ -272,10 +275,23 @@
 //	    35 cursor_of_other       other records are stored where it was made
 //	    36 stale_generation      the group has moved on without this member
 //	    37 unknown_member        the group does not have this member
+//	    38 range_sealed          it was split or merged, and others have its keys
+//	    39 not_buddies           the ranges are not the two halves of one
+//	    40 cannot_split          the range has one key position
+//	    41 invalid_bits          of a topic's key positions: 1 to 32
+//	    42 invalid_policy        its name, or a limit of it
+//	    43 invalid_group         a group, or a member of one, cannot be called this
+//	    44 not_a_source          the place names a range that the topic does not read from there
+//	    45 limit_reached         there are as many of these as there can be
+//	    46 mismatch              log and metadata of the server do not belong together
 //	    48 no_such_user
 //	    49 user_exists
 //	    50 no_such_grant
 //	    51 no_such_token
+//	    52 invalid_user          a user cannot be called this
+//	    53 invalid_password      it is too short or too long
+//	    54 invalid_grant         nothing of the kind can be granted
+//	    55 invalid_token         its name, or it would have expired already
 //	0x8001 out_of_space          nothing was stored; the disk is full
 //	0x8002 overloaded            too much is waiting
 //	0x8003 outcome_unknown       it may have been done, or yet be
@@ -283,6 +299,7 @@
 //	0x8005 shutting_down         the server is about to stop
 //	0x8006 rate_limited          the client has used up what it may do for now
 //	0x8007 too_many_connections
+//	0x8008 write_failed          writing records failed: they may or may not be stored
 //
 // # Compatibility
 //
