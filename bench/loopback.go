@@ -68,11 +68,12 @@ func loopbackRate(ctx context.Context, network string, conns, depth, size int, s
 	return float64(sent.Load()) / 1e6 / time.Since(start).Seconds(), errors.Join(err, ctx.Err())
 }
 
-// loopbackTrip times round trips of a request of size bytes and an answer of 64.
-func loopbackTrip(ctx context.Context, network string, size int, seconds float64) (Latency, error) {
+// loopbackTrip times round trips of a request of size bytes and an answer of 64, one at
+// a time on each of conns connections, and says how many there were in a second.
+func loopbackTrip(ctx context.Context, network string, conns, size int, seconds float64) (Latency, float64, error) {
 	l, done, err := listenLoopback(network)
 	if err != nil {
-		return Latency{}, err
+		return Latency{}, 0, err
 	}
 	defer done()
 	go accept(l, func(c net.Conn) {
@@ -87,8 +88,13 @@ func loopbackTrip(ctx context.Context, network string, size int, seconds float64
 		}
 	})
 	rec := NewRecorder()
-	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
-	err = eachConn(l, 1, func(c net.Conn) error {
+	var begin sync.Once
+	var start, end time.Time
+	err = eachConn(l, conns, func(c net.Conn) error {
+		begin.Do(func() { // connecting takes its time
+			start = time.Now()
+			end = start.Add(time.Duration(seconds * float64(time.Second)))
+		})
 		b := make([]byte, max(size, 64))
 		for time.Now().Before(end) && ctx.Err() == nil {
 			from := time.Now()
@@ -102,7 +108,8 @@ func loopbackTrip(ctx context.Context, network string, size int, seconds float64
 		}
 		return nil
 	})
-	return rec.Latency(), errors.Join(err, ctx.Err())
+	lat := rec.Latency()
+	return lat, float64(lat.Count) / time.Since(start).Seconds(), errors.Join(err, ctx.Err())
 }
 
 // sendfileRate sends a file again and again with sendfile(2), in pieces of size bytes

@@ -109,7 +109,7 @@ func tcpOne(w Append) rowFunc {
 
 // triple measures a round trip, the workload linked, and over the network.
 func (r *Run) triple(ctx context.Context, s *Suite, workers int) (trip Latency, linked, res Result, err error) {
-	if trip, err = loopbackTrip(ctx, "tcp", r.w.RecordSize+256, s.Seconds/2); err != nil {
+	if trip, _, err = loopbackTrip(ctx, "tcp", 1, r.w.RecordSize+256, s.Seconds/2); err != nil {
 		return trip, linked, res, err
 	}
 	if linked, err = r.linked(ctx, workers); err != nil {
@@ -122,11 +122,20 @@ func (r *Run) triple(ctx context.Context, s *Suite, workers int) (trip Latency, 
 func tcpCrowd(w Append) rowFunc {
 	return func(ctx context.Context, s *Suite, dir string) ([]Sample, error) {
 		return s.overTCP(ctx, dir, w, func(run *Run) (Sample, error) {
+			cpu := cpuTime()
+			bare, trips, err := loopbackTrip(ctx, "tcp", w.Workers, w.RecordSize+256, s.Seconds)
+			if err != nil {
+				return Sample{}, err
+			}
+			cpu = cpuTime() - cpu
 			_, linked, res, err := run.triple(ctx, s, 64)
 			if err != nil {
 				return Sample{}, err
 			}
 			return Sample{Engine: res.RecordsPerS(), Floor: linked.RecordsPerS(), Notes: map[string]float64{
+				// The same connections with nothing behind them: no server of one process with
+				// its clients does more.
+				"bare echoes/s": trips, "us CPU/echo": micros(cpu) / float64(bare.Count),
 				"p50 us": micros(res.Sent.Latency.P50), "p99 us": micros(res.Sent.Latency.P99), "us CPU/record": 1e6 * res.CPU.Seconds() / float64(res.Records)}}, nil
 		})
 	}

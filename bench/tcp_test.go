@@ -44,8 +44,8 @@ func TestLoopbackFloors(t *testing.T) {
 		if rate, err := loopbackRate(t.Context(), network, 2, 4, 64<<10, 0.1); rate <= 0 || err != nil {
 			t.Errorf("%s: %g MB/s, %v", network, rate, err)
 		}
-		if l, err := loopbackTrip(t.Context(), network, 1024, 0.1); l.Count == 0 || err != nil {
-			t.Errorf("%s: %d round trips, %v", network, l.Count, err)
+		if l, rate, err := loopbackTrip(t.Context(), network, 3, 1024, 0.1); l.Count == 0 || rate <= 0 || err != nil {
+			t.Errorf("%s: %d round trips, %g/s, %v", network, l.Count, rate, err)
 		}
 	}
 	if _, err := sendfileRate(t.Context(), "tcp_test.go", 1<<20, 0.1); err == nil {
