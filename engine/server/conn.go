@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -40,9 +41,10 @@ type conn struct {
 
 	who           atomic.Pointer[Identity] // nil until logged in
 	out           *outbox
-	written       chan struct{}  // closed when the writer has ended
-	pages         budget         // what its pages take until they are sent
-	work          sync.WaitGroup // its goroutines besides reader and writer
+	socket        syscall.RawConn // for writing without waiting; nil where nc is not the socket
+	written       chan struct{}   // closed when the writer has ended
+	pages         budget          // what its pages take until they are sent
+	work          sync.WaitGroup  // its goroutines besides reader and writer
 	meta          tasks
 	handles       handles
 	subscriptions atomic.Int64 // that live
@@ -90,7 +92,7 @@ func (c *conn) serve() {
 		log.Debug("connection ended: TLS handshake failed", "error", err)
 		return
 	}
-	c.nc = nc
+	c.nc, c.socket = nc, socketOf(nc)
 	c.br = bufio.NewReaderSize(nc, readBuffer)
 	go c.write()
 	err = c.read()

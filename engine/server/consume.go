@@ -17,7 +17,6 @@ type consumer struct {
 	topic  string
 	in     Consumer // of the goroutine that does what is asked
 	work   tasks
-	sent   chan struct{} // the page is written, its frames may go; holds one
 
 	ctx  context.Context // ends what waits for records
 	stop context.CancelFunc
@@ -45,7 +44,7 @@ const creditMost = 1 << 40
 func (c *conn) newConsumer(topic string, in Consumer) *consumer {
 	r := &consumer{
 		c: c, topic: topic, in: in, work: tasks{limit: 1, all: &c.work},
-		sent: make(chan struct{}, 1), cursor: in.Cursor(), credited: make(chan struct{}, 1),
+		cursor: in.Cursor(), credited: make(chan struct{}, 1),
 	}
 	r.ctx, r.stop = context.WithCancel(c.calm)
 	return r
@@ -176,11 +175,10 @@ func (r *consumer) send(h wire.Head, flags uint16, p page) {
 	for _, s := range p.Skips {
 		m.Skips = append(m.Skips, &wire.Skip{Range: s.Range, From: s.From, Offsets: s.Offsets, Damaged: s.Damaged})
 	}
-	r.c.out.put(outgoing{
-		key: h.Key, flags: flags, id: h.ID, msg: m, raw: p.raw, sent: r.sent,
+	r.c.page(outgoing{
+		key: h.Key, flags: flags, id: h.ID, msg: m, raw: p.raw,
 		frames: p.Frames, file: p.File, from: p.Position, length: p.Length,
 	})
-	<-r.sent
 	r.release(&p)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -14,6 +15,9 @@ import (
 // and the answers and pages that are not written yet. There are never more answers than
 // requests, and of pages one for each consumer, so nobody waits to put something in, a
 // driver of the engine least of all.
+//
+// One goroutine writes at a time: the connection's writer, or where there is nothing else
+// to write whoever has a page, or the one answer that the client waits for.
 type outbox struct {
 	requests int     // most at a time
 	bytes    int64   // most of these, but for one alone
@@ -26,6 +30,8 @@ type outbox struct {
 	arriving int           // 1 while the last of these was not read whole
 	quiet    chan struct{} // closed when that is 0; nil until somebody waits for it
 	queue    []outgoing
+	guest    bool // somebody writes who is not the writer
+	busy     bool // the writer writes
 	ending   bool // the writer ends when the queue is empty
 	ended    bool // it did
 
@@ -42,6 +48,7 @@ type debt struct {
 
 // outgoing is one frame to write.
 type outgoing struct {
+	rest   []byte // in place of the rest of these: what is left of a frame
 	key    wire.Key
 	flags  uint16
 	id     uint32
@@ -125,34 +132,67 @@ func (b *outbox) put(o outgoing) {
 	signal(b.wake)
 }
 
+// lone says whether the caller may write a frame here and now, in place of putting it:
+// nothing else is written or waits to be, and no more requests are open than so many,
+// whose answers could go with it. The caller then calls wrote.
+func (b *outbox) lone(o *outgoing, open int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.guest || b.busy || b.ended || len(b.queue) > 0 || len(b.open) > open {
+		return false
+	}
+	b.guest = true
+	b.answered(o)
+	b.settle()
+	return true
+}
+
+// wrote ends what lone began. rest is what could not be written, for the writer.
+func (b *outbox) wrote(rest []byte) {
+	b.mu.Lock()
+	b.guest = false
+	if len(rest) > 0 {
+		b.queue = slices.Insert(b.queue, 0, outgoing{rest: rest})
+	}
+	more := len(b.queue) > 0 || b.ending
+	b.mu.Unlock()
+	if more {
+		signal(b.wake)
+	}
+}
+
 // take moves what is to be written to dst, and says whether the writer ends when it is.
-// The ids of answers are free from now on, before the client can see these.
 func (b *outbox) take(dst []outgoing) (list []outgoing, ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.guest {
+		return dst[:0], false // it wakes the writer
+	}
 	list, b.queue = b.queue, dst[:0]
 	for i := range list {
-		if list[i].flags&wire.FlagPush != 0 {
-			continue
-		}
-		d, ok := b.open[list[i].id]
-		if !ok {
-			continue
-		}
-		delete(b.open, list[i].id)
-		b.taken -= d.bytes
-		b.total.give(d.held)
-		if !d.refused {
-			b.admitted--
-		}
+		b.answered(&list[i])
 	}
 	b.settle()
-	if len(list) > 0 {
-		signal(b.room)
-	} else {
+	if b.busy = len(list) > 0; !b.busy {
 		b.ended = b.ending
 	}
 	return list, b.ended
+}
+
+// answered forgets the request that a frame answers. Its id is free from now on, before
+// the client can see the answer. mu is held.
+func (b *outbox) answered(o *outgoing) {
+	d, ok := b.open[o.id]
+	if !ok || o.flags&wire.FlagPush != 0 {
+		return
+	}
+	delete(b.open, o.id)
+	b.taken -= d.bytes
+	b.total.give(d.held)
+	if !d.refused {
+		b.admitted--
+	}
+	signal(b.room)
 }
 
 // arrived says that the request admitted last was read whole, and will be answered.

@@ -55,7 +55,7 @@ func (s *sending) complete(at api.Placement, err error) {
 	if err != nil {
 		c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, p.lost(err))
 	} else {
-		c.out.put(outgoing{key: wire.KeyProduce, flags: wire.FlagReply, id: id, place: at})
+		c.send(outgoing{key: wire.KeyProduce, flags: wire.FlagReply, id: id, place: at})
 	}
 	p.pending.Done()
 }

@@ -231,10 +231,10 @@ func (c *conn) fail(h wire.Head, err error) {
 	if e.Code == wire.CodeInternal {
 		c.s.log.Warn("request failed for a reason that has no code of its own", "connection", c.id, "request", h.Key.String(), "error", err)
 	}
-	c.out.put(outgoing{key: h.Key, flags: wire.FlagReply | wire.FlagFailed, id: h.ID, msg: e})
+	c.send(outgoing{key: h.Key, flags: wire.FlagReply | wire.FlagFailed, id: h.ID, msg: e})
 }
 
 // reply answers a request.
 func (c *conn) reply(h wire.Head, m wire.Message) {
-	c.out.put(outgoing{key: h.Key, flags: wire.FlagReply, id: h.ID, msg: m})
+	c.send(outgoing{key: h.Key, flags: wire.FlagReply, id: h.ID, msg: m})
 }

@@ -65,9 +65,7 @@ func (c *conn) start(h wire.Head, m any) error {
 			return
 		}
 		// Such an answer may be long. It is written before the next one is made.
-		sent := make(chan struct{}, 1)
-		c.out.put(outgoing{key: h.Key, flags: wire.FlagReply, id: h.ID, msg: r, sent: sent})
-		<-sent
+		c.page(outgoing{key: h.Key, flags: wire.FlagReply, id: h.ID, msg: r})
 	})
 	return nil
 }

@@ -2,8 +2,11 @@ package server
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ringfence/ringfence/engine/wire"
 )
@@ -25,10 +28,62 @@ type writer struct {
 	size int         // bytes of it and of gave behind from
 	err  error       // of the connection: nothing more is written
 	iov  net.Buffers // memory of bufs, which a write uses up
+
+	try  func(fd uintptr) // writes now, as much of what is in left as the socket takes
+	left []byte
 }
 
 // Writers are used again: a connection has one only while there is something to write.
-var writers = sync.Pool{New: func() any { return &writer{gave: make([]byte, 0, smallBuffer)} }}
+var writers = sync.Pool{New: func() any {
+	w := &writer{gave: make([]byte, 0, smallBuffer)}
+	w.try = func(fd uintptr) {
+		// An error is met again by the writer, which gets what is left.
+		if n, err := unix.Write(int(fd), w.left); err == nil {
+			w.left = w.left[n:]
+		}
+	}
+	return w
+}}
+
+// send has a frame written that nothing but its message belongs to. It does not wait.
+// Where the client waits for this one alone it is written here, as far as the socket
+// takes it: that is sooner, and costs less, than to wake the writer.
+func (c *conn) send(o outgoing) {
+	if c.socket == nil || !c.out.lone(&o, 1) {
+		c.out.put(o)
+		return
+	}
+	w := writers.Get().(*writer)
+	w.left = w.encode(&o)
+	all := len(w.left)
+	_ = c.socket.Control(w.try)
+	c.s.count.sent.Add(int64(all - len(w.left)))
+	c.out.wrote(slices.Clone(w.left))
+	w.left = nil
+	writers.Put(w)
+}
+
+// page writes a frame with what belongs to it, and returns when nobody looks at that any
+// more. The caller may wait, so it does the writing where nobody else does.
+func (c *conn) page(o outgoing) {
+	if !c.out.lone(&o, c.out.requests) {
+		sent := make(chan struct{}, 1)
+		o.sent = sent
+		c.out.put(o)
+		<-sent
+		return
+	}
+	w := writers.Get().(*writer)
+	w.c = c
+	w.write(&o)
+	w.flush()
+	if w.err != nil {
+		c.abort(w.err)
+	}
+	w.reset()
+	writers.Put(w)
+	c.out.wrote(nil)
+}
 
 // run writes until the outbox ends. After an error it goes on taking what comes, so that
 // everybody hears of what became of it.
@@ -64,22 +119,28 @@ func (c *conn) write() {
 
 func (w *writer) writeAll(list []outgoing) error {
 	for i := range list {
-		o := &list[i]
-		w.add(w.encode(o), true)
-		for _, f := range o.frames {
-			w.add(f, len(f) <= smallFrame)
-		}
-		if o.file != nil {
-			w.flush()
-			w.send(filePart{o.file, o.from, o.length})
-		}
+		w.write(&list[i])
 	}
 	w.flush()
 	return w.err
 }
 
+func (w *writer) write(o *outgoing) {
+	w.add(w.encode(o), true)
+	for _, f := range o.frames {
+		w.add(f, len(f) <= smallFrame)
+	}
+	if o.file != nil {
+		w.flush()
+		w.send(filePart{o.file, o.from, o.length})
+	}
+}
+
 // encode is head and message of o, valid until the next call.
 func (w *writer) encode(o *outgoing) []byte {
+	if o.rest != nil {
+		return o.rest
+	}
 	if o.msg != nil {
 		return w.enc.Frame(o.key, o.flags, o.id, o.msg, o.raw)
 	}
