@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -16,17 +16,20 @@ import (
 // conn is one connection, from its hello to its end. It answers every request it was
 // given once.
 type conn struct {
-	nc        net.Conn // with deadlines; set once, like all down to dead
+	nc        *steady // set once, like all down to dead
 	in        *bufio.Reader
 	log       string // the server's
 	limit     uint32 // bytes of a frame behind its head
 	slots     int    // requests that may wait for their answers
 	heartbeat time.Duration
-	wake      chan struct{} // tells the writer of something to do
-	dead      chan struct{} // closed with err
+	socket    syscall.RawConn // for writing without waiting; nil where nc does more than that
+	wake      chan struct{}   // tells the writer of something to do
+	dead      chan struct{}   // closed with err
+	out       outflow         // of who writes
 
 	mu      sync.Mutex // innermost
 	queue   []*request // to be written, in order
+	writing bool       // somebody writes
 	pending map[uint32]*request
 	lastID  uint32
 	err     error // why it ended
@@ -58,17 +61,24 @@ type answer struct {
 	err    error // *wire.Error of the server, *lostError, or that the request cannot be sent
 }
 
-// post queues a request. It does not block; false says that the connection is dead
-// and the request still the caller's.
+// post queues a request and has it written. It does not block; false says that the
+// connection is dead and the request still the caller's.
 func (c *conn) post(r *request) bool {
+	ok := c.enqueue(r)
+	if ok {
+		c.poke()
+	}
+	return ok
+}
+
+// enqueue is post for those who call drive or poke afterwards.
+func (c *conn) enqueue(r *request) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.err != nil {
-		c.mu.Unlock()
 		return false
 	}
 	c.queue = append(c.queue, r)
-	c.mu.Unlock()
-	c.poke()
 	return true
 }
 
@@ -122,79 +132,6 @@ func (c *conn) run(gone func(error)) error {
 		r.owner.wrote(r)
 		r.owner.answered(r, answer{err: &lostError{cause: err}})
 	}
-	return err
-}
-
-// next takes the first request that may be written, and gives it an id. Pings do not
-// wait for a slot.
-func (c *conn) next() (*request, uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.queue) == 0 || len(c.pending) >= c.slots && c.queue[0].key != wire.KeyPing {
-		return nil, 0
-	}
-	r := c.queue[0]
-	c.queue[0] = nil
-	c.queue = c.queue[1:]
-	for c.lastID++; c.lastID == 0 || c.pending[c.lastID] != nil; {
-		c.lastID++
-	}
-	c.pending[c.lastID] = r
-	return r, c.lastID
-}
-
-// write sends what is queued, many requests in one write where they are there, and a
-// ping every heartbeat.
-func (c *conn) write() error {
-	out := bufio.NewWriterSize(c.nc, 64<<10)
-	var enc wire.Encoder
-	tick := time.NewTicker(c.heartbeat)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			c.ping()
-		default:
-		}
-		r, id := c.next()
-		if r == nil {
-			if err := out.Flush(); err != nil {
-				return err
-			}
-			select {
-			case <-c.wake:
-			case <-c.dead:
-				return c.err
-			case <-tick.C:
-				c.ping()
-			}
-			continue
-		}
-		err := c.put(out, &enc, r, id)
-		r.owner.wrote(r)
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// put writes one request.
-func (c *conn) put(out *bufio.Writer, enc *wire.Encoder, r *request, id uint32) error {
-	var head []byte
-	if r.key == wire.KeyProduce {
-		head = enc.Produce(id, r.producer, len(r.raw))
-	} else {
-		head = enc.Frame(r.key, 0, id, r.msg, len(r.raw))
-	}
-	if head == nil || len(head)-wire.HeadSize+len(r.raw) > int(c.limit) {
-		c.settle(id)
-		r.owner.answered(r, answer{err: fmt.Errorf("%w: the server takes requests of %d bytes at most", ErrRecordTooLarge, c.limit)})
-		return nil
-	}
-	if _, err := out.Write(head); err != nil {
-		return err
-	}
-	_, err := out.Write(r.raw)
 	return err
 }
 
@@ -358,34 +295,3 @@ type waiter chan answer
 
 func (w waiter) wrote(*request)                { /* there is no memory to give back */ }
 func (w waiter) answered(_ *request, a answer) { w <- a }
-
-// steady is a network connection that ends when nothing can be read for two
-// heartbeats, or nothing written.
-type steady struct {
-	net.Conn
-	patience time.Duration
-}
-
-func (s *steady) Read(b []byte) (int, error) {
-	if err := s.SetReadDeadline(time.Now().Add(s.patience)); err != nil {
-		return 0, err
-	}
-	return s.Conn.Read(b)
-}
-
-// Write writes in pieces, each with a deadline of its own: a slow connection is not a
-// dead one.
-func (s *steady) Write(b []byte) (n int, err error) {
-	const piece = 256 << 10
-	for len(b) > 0 {
-		if err := s.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
-			return n, err
-		}
-		m, err := s.Conn.Write(b[:min(len(b), piece)])
-		if n += m; err != nil {
-			return n, err
-		}
-		b = b[m:]
-	}
-	return n, nil
-}

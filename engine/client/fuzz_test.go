@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
@@ -49,7 +50,7 @@ func FuzzServerBytes(f *testing.F) {
 		mine, theirs := net.Pipe()
 		defer theirs.Close()
 		c := &conn{
-			nc: mine, in: bufio.NewReaderSize(bytes.NewReader(b), 4096), limit: wire.MaxFrame, slots: 4,
+			nc: &steady{Conn: mine, patience: time.Minute}, in: bufio.NewReaderSize(bytes.NewReader(b), 4096), limit: wire.MaxFrame, slots: 4,
 			wake: make(chan struct{}, 1), dead: make(chan struct{}), pending: map[uint32]*request{},
 		}
 		keys := []wire.Key{wire.KeyFetch, wire.KeyProduce, wire.KeyListTopics, wire.KeyPing}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -21,7 +22,7 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	made, err := c.hello(&steady{nc, c.opts.DialTimeout})
+	made, err := c.hello(&steady{Conn: nc, patience: c.opts.DialTimeout})
 	if err == nil {
 		err = c.sameLog(made)
 	}
@@ -65,11 +66,24 @@ func (c *Client) hello(nc *steady) (*conn, error) {
 	}
 	nc.patience = 2 * beat
 	return &conn{
-		nc: nc, in: in, log: reply.Log, heartbeat: beat,
+		nc: nc, socket: socketOf(nc.Conn), in: in, log: reply.Log, heartbeat: beat,
 		limit: min(reply.MaxFrame, wire.MaxFrame), slots: int(min(reply.MaxRequests, maxSlots)),
 		wake: make(chan struct{}, 1), dead: make(chan struct{}),
 		pending: map[uint32]*request{}, lastID: 2,
 	}, nil
+}
+
+// socketOf is the socket of a connection that is nothing but one.
+func socketOf(nc net.Conn) syscall.RawConn {
+	s, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 // maxSlots bounds the requests on a connection that wait for their answers.

@@ -108,13 +108,16 @@ func (c *Client) delist(p *Producer) {
 // Produce stores one record and returns when it is durable. When ctx ends first,
 // the record may still be stored.
 func (p *Producer) Produce(ctx context.Context, r api.Record) (api.Placement, error) {
-	b, at, err := p.take(ctx, &r, nil)
+	t, err := p.take(ctx, &r, nil)
 	if err != nil {
 		return api.Placement{}, err
 	}
+	if t.drive != nil {
+		t.drive.drive()
+	}
 	select {
-	case <-b.done:
-		return b.placeOf(at), b.err
+	case <-t.out.done:
+		return t.out.placeOf(t.at), t.out.err
 	case <-ctx.Done():
 		return api.Placement{}, fmt.Errorf("topic %q: %w", p.name, unknown(ctx.Err()))
 	}
@@ -128,13 +131,20 @@ func (p *Producer) Append(ctx context.Context, r api.Record, done func(api.Place
 	if done == nil {
 		done = func(api.Placement, error) {}
 	}
-	_, _, err := p.take(ctx, &r, done)
+	_, err := p.take(ctx, &r, done)
 	return err
+}
+
+// taken is a record that was taken from a caller who waits.
+type taken struct {
+	out   *outcome
+	at    int   // its place in the batch
+	drive *conn // has something to write, which the caller does; nil: nothing
 }
 
 // take adds r to the open batch, with done or for somebody who waits for the outcome
 // that it answers.
-func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placement, error)) (*outcome, int, error) {
+func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placement, error)) (t taken, err error) {
 	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Time.UnixMilli()}
 	if r.Time.IsZero() {
 		rec.Timestamp = time.Now().UnixMilli()
@@ -143,13 +153,13 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 	defer p.mu.Unlock()
 	for {
 		if err := p.ready(ctx); err != nil {
-			return nil, 0, err
+			return t, err
 		}
 		b := p.open
 		if b == nil {
 			fresh, err := p.freshBatch(ctx, p.opts.BatchBytes)
 			if err != nil {
-				return nil, 0, about(p.name, err)
+				return t, about(p.name, err)
 			}
 			if p.open == nil && !p.closed {
 				p.open = fresh
@@ -161,24 +171,31 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 		switch err := b.build.Add(&rec, p.sequence(p.seq+1)); {
 		case err == nil:
 			p.seq++
-			at := b.build.Len() - 1
+			t.at = b.build.Len() - 1
 			if done != nil {
-				b.calls = append(b.calls, call{at, done})
-			} else if b.out == nil {
+				b.calls = append(b.calls, call{t.at, done})
+				p.push()
+				return t, nil
+			}
+			if b.out == nil {
 				b.out = &outcome{done: make(chan struct{})}
 			}
-			out := b.out
-			p.push()
-			return out, at, nil
+			t.out = b.out
+			if p.opts.Linger == 0 {
+				t.drive = p.hand() // and so sends it, if nothing else is on its way
+			} else {
+				p.push()
+			}
+			return t, nil
 		case errors.Is(err, record.ErrBatchFull):
 			p.closeOpen()
 			p.pump()
 			if err := p.room(ctx); err != nil {
-				return nil, 0, err
+				return t, err
 			}
 		default:
 			p.dropEmpty()
-			return nil, 0, p.refused(err, p.opts.BatchBytes)
+			return t, p.refused(err, p.opts.BatchBytes)
 		}
 	}
 }

@@ -68,13 +68,21 @@ func closeProducer(handle uint32) *request {
 
 // pump sends what may be sent. mu is held.
 func (p *Producer) pump() {
+	if cn := p.hand(); cn != nil {
+		cn.poke()
+	}
+}
+
+// hand hands what may be sent to a connection, and answers that if there was something:
+// the caller has it written, by drive once mu is released, or by poke. mu is held.
+func (p *Producer) hand() (to *conn) {
 	if p.life.Err() != nil {
 		p.failAll(ErrClosed)
-		return
+		return nil
 	}
 	if p.halted != nil {
 		p.failWaiting(p.halted)
-		return
+		return nil
 	}
 	if len(p.queue) == 0 && p.opts.Linger == 0 {
 		p.closeOpen()
@@ -87,7 +95,7 @@ func (p *Producer) pump() {
 		s := p.session
 		if s == nil || s.stale {
 			p.reopen()
-			return
+			return to
 		}
 		if err := b.finish(); err == nil && len(b.frame) > s.limit {
 			err = fmt.Errorf("%w: a batch of %d bytes, the server takes %d: lower BatchBytes", ErrRecordTooLarge, len(b.frame), s.limit)
@@ -104,14 +112,17 @@ func (p *Producer) pump() {
 		b.flies, b.refusal = f, nil
 		b.readers.Add(1)
 		p.flying++
-		if !s.conn.post(&f.request) {
+		if !s.conn.enqueue(&f.request) {
 			b.flies = nil
 			b.readers.Add(-1)
 			p.flying--
 			s.stale = true
 			i-- // again, in another session
+			continue
 		}
+		to = s.conn
 	}
+	return to
 }
 
 // flight is one attempt to send a batch.
@@ -127,12 +138,20 @@ func (f *flight) wrote(*request) { f.frame.letGo() }
 
 // answered is the server's answer to a batch, or the connection's end.
 func (f *flight) answered(_ *request, a answer) {
+	if cn := f.settle(a); cn != nil {
+		cn.drive()
+	}
+}
+
+// settle tells the batch its outcome, and answers the connection that has something new
+// to write, if there is one.
+func (f *flight) settle(a answer) *conn {
 	p := f.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := f.b
 	if b == nil {
-		return
+		return nil
 	}
 	b.flies = nil
 	p.flying--
@@ -144,7 +163,7 @@ func (f *flight) answered(_ *request, a answer) {
 	} else {
 		p.failed(b, a.err)
 	}
-	p.pump()
+	return p.hand()
 }
 
 // failed deals with a batch whose sending failed. mu is held.
