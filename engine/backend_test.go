@@ -30,7 +30,7 @@ func TestProducerOpenedAgain(t *testing.T) {
 			must(t, err)
 			copy(f.Bytes(), frame)
 			sent.Add(1)
-			must(t, f.Send(within(t), func(_ api.Placement, err error) {
+			must(t, f.Send(within(t), seq%2 == 0, func(_ api.Placement, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -74,7 +74,7 @@ func sendTo(t testing.TB, p server.Producer, frame []byte) (pl api.Placement) {
 	must(t, err)
 	copy(f.Bytes(), frame)
 	done := make(chan struct{})
-	must(t, f.Send(within(t), func(got api.Placement, err error) {
+	must(t, f.Send(within(t), false, func(got api.Placement, err error) {
 		if pl = got; err != nil {
 			t.Error(err)
 		}

@@ -59,7 +59,11 @@ func (f *Frame) Discard() {
 // the sequences that it says, each higher than those sent before or a repeat of them.
 // done hears when all of them are durable, as with [Batch.Send], whose waiting it
 // shares. After an error the frame was not sent.
-func (f *Frame) Send(ctx context.Context, done func(Placement, error)) error {
+//
+// With lead the caller has nothing else to do: where nobody waits for the disk, Send does
+// so itself, for this frame and all that others send meanwhile, and returns when done
+// was called.
+func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)) error {
 	if f.b == nil {
 		return ErrBatchSent
 	}
@@ -78,12 +82,23 @@ func (f *Frame) Send(ctx context.Context, done func(Placement, error)) error {
 	if err := p.room(ctx, head.MinPos); err != nil {
 		return err
 	}
+	f.b = nil
 	b.info, b.age = head, p.age
 	p.seq = max(p.seq, head.LastSeq)
 	p.pending[p.age] += int(head.Count)
 	b.calls = append(b.calls, call{at: wholeBatch, done: done})
-	f.b = nil
-	p.dispatch(b)
+	if !lead {
+		p.dispatch(b, nil)
+		return nil
+	}
+	b.waiters.Add(1) // it is not used again before leave
+	if p.dispatch(b, b) {
+		to := b.head
+		p.mu.Unlock()
+		to.Drive(&b.req)
+		p.mu.Lock()
+	}
+	b.leave(p)
 	return nil
 }
 

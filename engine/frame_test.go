@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/ringfence/ringfence/segfile/record"
@@ -34,11 +35,64 @@ func sendFrame(t testing.TB, p *Producer, frame []byte) (pl Placement, outcome, 
 	defer f.Discard()
 	copy(f.Bytes(), frame)
 	done := make(chan struct{})
-	err = f.Send(within(t), func(got Placement, e error) { pl, outcome = got, e; close(done) })
+	err = f.Send(within(t), false, func(got Placement, e error) { pl, outcome = got, e; close(done) })
 	if err == nil {
 		soon(t, "the frame's outcome", func() { <-done })
 	}
 	return pl, outcome, err
+}
+
+// Who leads does the engine's waiting: nobody else is there to do it. Those who come
+// meanwhile do not wait with it.
+func TestFrameLeads(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7})
+	send := func(lead bool, seq uint64, done func(error)) {
+		frame := frameOf(t, 7, seq, "k")
+		f, err := p.NewFrame(within(t), len(frame))
+		must(t, err)
+		copy(f.Bytes(), frame)
+		must(t, f.Send(within(t), lead, func(_ Placement, err error) { done(err) }))
+	}
+	answered := make(chan error, 1)
+	send(false, 1, func(err error) { answered <- err }) // opens the write head, on a goroutine of its own
+	must(t, <-answered)
+	var led int
+	for seq := uint64(2); seq <= 100; seq++ {
+		over := false
+		send(true, seq, func(err error) {
+			must(t, err)
+			over = true
+			answered <- nil
+		})
+		select {
+		case <-answered:
+			led++
+		default:
+			<-answered // the engine's own goroutine was at it
+		}
+		if !over {
+			t.Fatal("answered before done was called")
+		}
+	}
+	if led == 0 {
+		t.Error("nobody ever led")
+	}
+	var all sync.WaitGroup
+	for seq := uint64(101); seq <= 200; seq++ {
+		all.Add(1)
+		send(seq%3 == 0, seq, func(err error) {
+			must(t, err)
+			all.Done()
+		})
+	}
+	all.Wait()
+	must(t, p.Close(within(t)))
+	got := readAll(t, e, "t", FromStart())
+	if len(got) != 200 {
+		t.Errorf("%d records, want 200", len(got))
+	}
 }
 
 func many(n int) []string {

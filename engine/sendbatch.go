@@ -175,7 +175,7 @@ func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
 		inner.calls = append(inner.calls, call{at: wholeBatch, done: func(Placement, error) {}})
 	}
 	b.b = nil
-	p.dispatch(inner)
+	p.dispatch(inner, nil)
 	return nil
 }
 
@@ -209,18 +209,18 @@ func (b *Batch) renumber(h *record.Head) {
 }
 
 // dispatch puts a finished batch on its lane, behind what the lane holds, or cuts
-// it up over several. mu is held.
-func (p *Producer) dispatch(b *batch) {
+// it up over several. mine and handed are those of lane.send. mu is held.
+func (p *Producer) dispatch(b, mine *batch) (handed bool) {
 	first, last := p.laneOf(b.info.MinPos), p.laneOf(b.info.MaxPos)
 	if first != last {
 		b.lane = first
 		p.spread(b)
-		return
+		return false
 	}
 	first.closeOpen()
 	b.lane = first
 	first.waiting = append(first.waiting, b)
-	first.send(nil)
+	return first.send(mine)
 }
 
 // spread cuts a batch up over the lanes its records belong to.

@@ -57,7 +57,7 @@ func (p *sinkProducer) NewFrame(ctx context.Context, size int) (Frame, error) {
 
 func (f *sinkFrame) Bytes() []byte { return f.b }
 func (f *sinkFrame) Discard()      {}
-func (f *sinkFrame) Send(ctx context.Context, done func(api.Placement, error)) error {
+func (f *sinkFrame) Send(ctx context.Context, _ bool, done func(api.Placement, error)) error {
 	done(api.Placement{}, nil)
 	select {
 	case f.p.free <- f:

@@ -58,6 +58,7 @@ type conn struct {
 	br         *bufio.Reader
 	enterBy    time.Time // when it must be logged in
 	greeted    bool
+	lone       int             // requests in a row that came when no other was open
 	frameBy    time.Time       // when the rest of the frame must be here; zero while none was waited for
 	patient    context.Context // for memory of the engine, see patience
 	unpatient  context.CancelFunc

@@ -87,8 +87,9 @@ type Frame interface {
 	Bytes() []byte
 	// Send verifies the frame and hands it over. done is called once, by any goroutine,
 	// when the records are durable or failed, and does not block. After an error the
-	// frame was not sent: it is to be discarded, and done is never called.
-	Send(ctx context.Context, done func(api.Placement, error)) error
+	// frame was not sent: it is to be discarded, and done is never called. With lead Send
+	// may wait until done was called, and so do the engine's waiting for the disk.
+	Send(ctx context.Context, lead bool, done func(api.Placement, error)) error
 	Discard()
 }
 

@@ -293,7 +293,7 @@ func (f *fakeFrame) Discard()      { f.p.e.set(func() { f.p.e.taken -= len(f.b) 
 
 // Send stores the frame at once or, where the disk is slow, when that is done: those
 // that wait are stored in the order they were sent.
-func (f *fakeFrame) Send(ctx context.Context, done func(api.Placement, error)) error {
+func (f *fakeFrame) Send(ctx context.Context, _ bool, done func(api.Placement, error)) error {
 	e := f.p.e
 	e.mu.Lock()
 	defer e.mu.Unlock()

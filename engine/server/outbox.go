@@ -78,17 +78,17 @@ func newOutbox(requests int, bytes int64, total *budget) *outbox {
 
 // admit notes a request before its body is read, and waits until there is room for it.
 // One goroutine calls it. An id that does not tell requests apart ends the connection:
-// no answer would be understood.
-func (b *outbox) admit(ctx context.Context, h wire.Head, refused bool) error {
+// no answer would be understood. alone says that no other request is open.
+func (b *outbox) admit(ctx context.Context, h wire.Head, refused bool) (alone bool, err error) {
 	n := int64(h.Length)
 	if h.ID == 0 {
-		return &wire.Error{Code: wire.CodeMalformed, Detail: fmt.Sprintf("%s request with id 0, which is no request's", h.Key)}
+		return false, &wire.Error{Code: wire.CodeMalformed, Detail: fmt.Sprintf("%s request with id 0, which is no request's", h.Key)}
 	}
 	for {
 		b.mu.Lock()
 		if _, ok := b.open[h.ID]; ok {
 			b.mu.Unlock()
-			return &wire.Error{Code: wire.CodeMalformed, Detail: fmt.Sprintf("%s request with id %d, and one of that id is not answered yet", h.Key, h.ID)}
+			return false, &wire.Error{Code: wire.CodeMalformed, Detail: fmt.Sprintf("%s request with id %d, and one of that id is not answered yet", h.Key, h.ID)}
 		}
 		if len(b.open) < b.requests && (b.taken == 0 || b.taken+n <= b.bytes) {
 			b.open[h.ID] = debt{bytes: n, refused: refused}
@@ -97,14 +97,15 @@ func (b *outbox) admit(ctx context.Context, h wire.Head, refused bool) error {
 				b.admitted++
 				b.arriving = 1
 			}
+			alone = len(b.open) == 1
 			b.mu.Unlock()
-			return nil
+			return alone, nil
 		}
 		b.mu.Unlock()
 		select {
 		case <-b.room:
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		}
 	}
 }

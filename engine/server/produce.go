@@ -76,7 +76,7 @@ func (c *conn) produce(h wire.Head) error {
 	if err == nil {
 		s := c.newSending(p, h.ID)
 		p.pending.Add(1)
-		if err = frame.Send(c.patience(), s.done); err == nil {
+		if err = frame.Send(c.patience(), c.leads(), s.done); err == nil {
 			return nil
 		}
 		p.pending.Done()
@@ -88,6 +88,14 @@ func (c *conn) produce(h wire.Head) error {
 	}
 	return c.refuse(h, err)
 }
+
+// leads says whether the reader may wait for the disk: the client sends one request at a
+// time and waits for the answer, and nothing else of it is here.
+func (c *conn) leads() bool { return c.lone >= loneRequests && c.br.Buffered() == 0 }
+
+// loneRequests is how many requests in a row are to come each after the answer to the
+// one before, so that the next one is expected to.
+const loneRequests = 8
 
 // producerOf reads the message of a Produce and finds the producer that takes its frame.
 // A nil one means that the request was refused and its frame skipped.

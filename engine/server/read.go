@@ -59,8 +59,12 @@ func (c *conn) next() error {
 	}
 	closing := c.s.closing.Load()
 	start := time.Now()
-	if err := c.out.admit(c.ctx, h, closing); err != nil {
+	alone, err := c.out.admit(c.ctx, h, closing)
+	if err != nil {
 		return err
+	}
+	if c.lone++; !alone {
+		c.lone = 0
 	}
 	c.waited(start)
 	if closing {

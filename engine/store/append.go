@@ -22,7 +22,7 @@ type Append struct {
 	// Done runs once, on a goroutine of the store's choosing, when the outcome is
 	// known. It must not block and may append again.
 	Done func(*Append)
-	// Lead says that the caller calls Wait at once, so that it reaps for itself.
+	// Lead says that the caller calls Wait or Drive at once, so that it reaps for itself.
 	Lead bool
 
 	// First and Last are the offsets of the first and last record now stored; with
@@ -81,6 +81,10 @@ func (s *Segment) Append(a *Append) error {
 // Wait blocks until a, which s accepted, is answered; it reaps meanwhile if nobody
 // else does.
 func (s *Segment) Wait(a *Append) { s.shard.await(&a.gate) }
+
+// Drive reaps until a, which s accepted, is answered, unless somebody else reaps: then it
+// returns at once. The caller keeps a from being used again meanwhile.
+func (s *Segment) Drive(a *Append) { s.shard.drive(&a.gate) }
 
 // admit says whether s takes a now. The shard's mu is held.
 func (s *Segment) admit(a *Append) error {

@@ -116,6 +116,15 @@ func (d *driver) await(g *gate) {
 	}
 }
 
+// drive reaps until g is released, if nobody else does.
+func (d *driver) drive(g *gate) {
+	if g.done.Load() && d.q.InFlight() > 0 {
+		d.wakeResident() // what the caller started for others; it will not reap now
+	}
+	// Who reaps now looks again before it stops.
+	d.reapWhile(func() bool { return !g.done.Load() && d.q.InFlight() > 0 })
+}
+
 // halt lets what is on its way end, as busy tells under mu, and keeps the reaper
 // role: nobody waits for the queue any more, which the caller then closes. Reports
 // whether it was the first to do so.
