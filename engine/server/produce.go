@@ -52,6 +52,7 @@ func (s *sending) complete(at api.Placement, err error) {
 	c, p, id := s.c, s.p, s.id
 	s.c, s.p = nil, nil
 	sendings.Put(s)
+	c.s.storing.Add(-1)
 	if err != nil {
 		c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, p.lost(err))
 	} else {
@@ -76,9 +77,11 @@ func (c *conn) produce(h wire.Head) error {
 	if err == nil {
 		s := c.newSending(p, h.ID)
 		p.pending.Add(1)
-		if err = frame.Send(c.patience(), c.leads(), s.done); err == nil {
+		others := c.s.storing.Add(1) > 1
+		if err = frame.Send(c.patience(), !others && c.leads(), s.done); err == nil {
 			return nil
 		}
+		c.s.storing.Add(-1)
 		p.pending.Done()
 		frame.Discard()
 		err = c.behind(p, h.Raw(), err)
@@ -89,8 +92,9 @@ func (c *conn) produce(h wire.Head) error {
 	return c.refuse(h, err)
 }
 
-// leads says whether the reader may wait for the disk: the client sends one request at a
-// time and waits for the answer, and nothing else of it is here.
+// leads says whether the reader may wait for the disk, where nothing else is on its way
+// there: the client sends one request at a time and waits for the answer, and nothing else
+// of it is here. Of many clients the engine's own goroutine gathers more.
 func (c *conn) leads() bool { return c.lone >= loneRequests && c.br.Buffered() == 0 }
 
 // loneRequests is how many requests in a row are to come each after the answer to the

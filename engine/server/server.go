@@ -31,6 +31,7 @@ type Server struct {
 	closing atomic.Bool
 	quit    chan struct{} // closed with it
 	count   counters
+	storing atomic.Int64   // frames that were sent to the engine and not answered
 	all     sync.WaitGroup // connections
 
 	mu        sync.Mutex // guards the rest; innermost
