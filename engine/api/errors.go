@@ -38,6 +38,7 @@ var (
 	ErrBatchFull        = record.ErrBatchFull                                   // send it and make a new one
 	ErrBatchSent        = errors.New("batch was sent or discarded")             // make a new one
 	ErrHalted           = errors.New("producer stopped")                        // a record was not stored: send all again with a new one of its ID
+	ErrChanged          = errors.New("frame was changed while it was written")  // it is not stored: leave its memory alone until the answer
 	ErrTimeout          = errors.New("the outcome is not known in time")        // it may still take effect
 	ErrMismatch         = errors.New("log and metadata do not belong together") // put both back from one copy
 )

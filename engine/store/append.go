@@ -15,10 +15,15 @@ import (
 // hands it to [Segment.Append], and owns it and its memory again when Done runs.
 type Append struct {
 	// Frame is a whole frame as record.Builder.Finish leaves it, at the start of
-	// memory from the disk's Arena whose capacity reaches to the next multiple of
-	// disk.Block. The store stamps its offset into it.
+	// memory from the disk's Arena, or registered with the disk, whose capacity reaches
+	// to the next multiple of disk.Block. The store stamps its offset into it.
 	// Once taken, its content is the store's.
 	Frame []byte
+	// Foreign says that Frame lies in memory, registered with the disk, that another
+	// process can write, and that Head is its header as it was verified. Nothing of it is
+	// believed again (foreign.go); otherwise Head is not looked at.
+	Foreign bool
+	Head    record.Head
 	// Done runs once, on a goroutine of the store's choosing, when the outcome is
 	// known. It must not block and may append again.
 	Done func(*Append)
@@ -37,17 +42,21 @@ type Append struct {
 	Err error
 
 	head    record.Head
-	trimmed []byte // arena memory of a rebuilt frame
-	grows   int64  // what its file grows by for it
+	stamp   [record.HeaderSize]byte // of a foreign frame: its header as it is written
+	trimmed []byte                  // arena memory of a rebuilt frame
+	grows   int64                   // what its file grows by for it
 	gate    gate
 }
 
 // Append queues a. It returns an error, and never calls Done, when the append
 // cannot be taken: a *SealedError, ErrOverloaded, ErrOutOfSpace, ErrStorage.
 func (s *Segment) Append(a *Append) error {
-	head, err := record.ParseHead(a.Frame, 0)
-	if err != nil {
-		return err
+	head := a.Head
+	if !a.Foreign {
+		var err error
+		if head, err = record.ParseHead(a.Frame, 0); err != nil {
+			return err
+		}
 	}
 	if n := len(a.Frame); n != int(head.FrameLen) || head.Flags != 0 || cap(a.Frame) < roundUp(n, disk.Block) {
 		return fmt.Errorf("%w: %d bytes of memory for %d with a frame of %d records in %d bytes", record.ErrUsage, cap(a.Frame), n, head.Count, head.FrameLen)
@@ -164,9 +173,16 @@ func (s *Segment) trim(a *Append, table *segfile.ProducerTable) []byte {
 // longer than the one that came: it is not compressed, and says which sequences
 // are left out.
 func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, error) {
+	frame := a.Frame
+	if a.Foreign {
+		frame = a.private()
+	}
 	var scratch record.Scratch
-	b, err := record.Verify(a.Frame, 0, &scratch)
+	b, err := record.Verify(frame, 0, &scratch)
 	if err != nil {
+		if a.Foreign {
+			err = fmt.Errorf("%w: %w", ErrChanged, err)
+		}
 		return nil, err
 	}
 	var fresh []uint32
@@ -178,7 +194,7 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 	if len(fresh) == b.Len() {
 		return a.Frame, nil // two slices of the keys had come unequally far
 	}
-	frame, err := record.Trim(nil, b, a.head.PrevSeq, func(i int) bool {
+	frame, err = record.Trim(nil, b, a.head.PrevSeq, func(i int) bool {
 		_, ok := slices.BinarySearch(fresh, uint32(i))
 		return ok
 	})
@@ -190,7 +206,7 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 		a.trimmed = slab
 		return slab[:copy(slab, frame)], nil
 	}
-	if room := cap(a.Frame); room >= roundUp(len(frame), disk.Block) {
+	if room := cap(a.Frame); !a.Foreign && room >= roundUp(len(frame), disk.Block) {
 		return append(a.Frame[:0], frame...), nil // it is read no more
 	}
 	return nil, fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded)
@@ -212,6 +228,9 @@ func (f *fifo[T]) push(x T) {
 	}
 	f.items = append(f.items, x)
 }
+
+// all is what is in it, to be looked at.
+func (f *fifo[T]) all() []T { return f.items[f.head:] }
 
 func (f *fifo[T]) peek() T { return f.items[f.head] }
 
@@ -242,4 +261,5 @@ type counters struct {
 	appends, records, duplicates      atomic.Uint64
 	flushes, flushBytes, payloadBytes atomic.Uint64
 	failures                          atomic.Uint64
+	changed, voided                   atomic.Uint64
 }

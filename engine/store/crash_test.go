@@ -2,7 +2,9 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -27,6 +29,8 @@ type world struct {
 	seen   map[string]int
 
 	unsettled bool // a killed process's names may yet be lost
+
+	lender *lender // of the memory that some producers send from, and scribble over
 }
 
 // rangeModel is a range as a control plane and its producers know it.
@@ -51,6 +55,7 @@ type segModel struct {
 // acknowledged to send it again.
 type producerModel struct {
 	source
+	lends   bool
 	sent    map[uint64][]byte // by sequence
 	acked   map[uint64]uint64 // sequence to offset
 	again   map[uint64]bool   // acknowledged as stored before
@@ -71,12 +76,13 @@ func newWorld(t *testing.T, seed uint64, seen map[string]int) *world {
 		r := &rangeModel{id: segID(i, 0).Range}
 		for j := range 1 + w.rng.IntN(3) {
 			r.producers = append(r.producers, &producerModel{
-				source: source{id: uint64(10*i) + uint64(j) + 1},
-				sent:   map[uint64][]byte{}, acked: map[uint64]uint64{}, again: map[uint64]bool{},
+				source: source{id: uint64(10*i) + uint64(j) + 1}, lends: w.rng.IntN(2) == 0,
+				sent: map[uint64][]byte{}, acked: map[uint64]uint64{}, again: map[uint64]bool{},
 			})
 		}
 		w.ranges = append(w.ranges, r)
 	}
+	w.lender = newLender(t, seed, 64)
 	w.open()
 	return w
 }
@@ -88,6 +94,14 @@ func (w *world) open() *Recovery {
 		w.t.Fatalf("open: %v", err)
 	}
 	w.s = s
+	_, err = w.d.Register(w.lender.mem)
+	must(w.t, err)
+	w.d.Fail(func(simdisk.Event) error { // anything that happens on the disk is a moment to scribble
+		if w.lender.rng.IntN(100) == 0 {
+			w.lender.scribble()
+		}
+		return nil
+	})
 	return rec
 }
 
@@ -143,7 +157,11 @@ func (w *world) send(r *rangeModel, p *producerModel) {
 		p.waiting = append(p.waiting, b)
 	}
 	for len(p.flying) < min(4, len(p.waiting)) {
-		f, err := send(w.t, r.head, p.waiting[len(p.flying)])
+		to := send
+		if p.lends && w.rng.IntN(4) > 0 {
+			to = w.lender.lend
+		}
+		f, err := to(w.t, r.head, p.waiting[len(p.flying)])
 		if err != nil {
 			return
 		}
@@ -165,6 +183,12 @@ func (w *world) collect(r *rangeModel, p *producerModel, wait bool) {
 		case f.Err != nil:
 			failed = f.seg
 			w.seen["refused"]++
+			switch {
+			case errors.Is(f.Err, ErrChanged):
+				w.seen["changed"]++
+			case errors.Is(f.Err, ErrGap) && f.seg.Writable():
+				w.seen["behind a changed one"]++
+			}
 		case f.seg == failed:
 			w.t.Fatalf("acknowledged behind one that was not: offset %d", f.First)
 		default:
@@ -301,6 +325,7 @@ func (w *world) end() (killed bool) {
 		must(w.t, old.Arena().Check())
 	}
 	must(w.t, w.d.Check())
+	w.lender = newLender(w.t, w.rng.Uint64(), 64) // with the process, what was on its way has ended
 	for _, r := range w.ranges {
 		r.head = nil
 		for _, p := range r.producers {
@@ -335,9 +360,7 @@ func (w *world) reopened(killed bool) {
 		w.seen["left open"]++
 		seg, err := w.s.Segment(v.ID)
 		must(w.t, err)
-		items, err := readSegment(seg, seg.Base())
-		must(w.t, err)
-		contiguous(w.t, items, seg.Base(), v.End.Offset)
+		w.whole(seg, v.End.Offset)
 		if end, err := seg.Fence(); err != nil || end != v.End {
 			w.t.Fatalf("%v was left open at %+v and is fenced at %+v: %v", v.ID, v.End, end, err)
 		}
@@ -367,6 +390,40 @@ func (w *world) reopened(killed bool) {
 	if now := w.check(); !maps.Equal(now, ends) {
 		w.t.Fatalf("ends %v, and at the second start %v", ends, now)
 	}
+}
+
+// whole reads a segment, in which every offset up to end is that of a record or void.
+func (w *world) whole(seg *Segment, end uint64) (items []item) {
+	w.t.Helper()
+	sc, err := seg.Scan(seg.Base())
+	must(w.t, err)
+	defer sc.Close()
+	next := seg.Base()
+	for {
+		b, err := sc.Next()
+		if skip, ok := sc.Skipped(); ok {
+			if skip.From != next || skip.Damaged {
+				w.t.Fatalf("%v: skips %+v at offset %d", seg.ID(), skip, next)
+			}
+			next += skip.Offsets
+			w.seen["void"]++
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(w.t, err)
+		if b.Head.Base != next {
+			w.t.Fatalf("%v: a batch at offset %d, want %d", seg.ID(), b.Head.Base, next)
+		}
+		next = b.Head.Next()
+		got, err := itemsOf(b)
+		must(w.t, err)
+		items = append(items, got...)
+	}
+	if next != end {
+		w.t.Fatalf("%v: reads up to %d, want %d", seg.ID(), next, end)
+	}
+	return items
 }
 
 // check reads everything and holds it against what was answered.
@@ -408,9 +465,7 @@ func (w *world) check() map[fence.SegmentID]fence.End {
 				w.t.Fatalf("%v starts at %d, the one before ends at %d", m.id, seg.Base(), next)
 			}
 			next, first = end.Offset, false
-			items, err := readSegment(seg, seg.Base())
-			must(w.t, err)
-			contiguous(w.t, items, seg.Base(), end.Offset)
+			items := w.whole(seg, end.Offset)
 			for _, it := range items {
 				at := slices.IndexFunc(r.producers, func(p *producerModel) bool { return p.id == it.producer })
 				if at < 0 || !bytes.Equal(r.producers[at].sent[it.seq], it.value) {
@@ -514,7 +569,7 @@ func TestPowerCuts(t *testing.T) {
 			break
 		}
 	}
-	for _, what := range []string{"cut", "kill", "fault", "repeat", "refused", "torn", "clean", "deleted", "birth failed", "fence failed", "filled", "left open", "recycled"} {
+	for _, what := range []string{"cut", "kill", "fault", "repeat", "refused", "torn", "clean", "deleted", "birth failed", "fence failed", "filled", "left open", "recycled", "changed", "behind a changed one", "void"} {
 		if seen[what] == 0 {
 			t.Errorf("never seen: %s (%v)", what, seen)
 		}

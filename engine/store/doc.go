@@ -26,6 +26,8 @@
 //   - After a failed or short write nothing more is written to that copy and nothing
 //     is retried; everything queued on it is answered with [ErrStorage] or
 //     [ErrOutOfSpace]. A fence then closes it at the last acknowledged record.
+//   - Of a frame in memory that another process changes while it is written nothing is
+//     stored and nobody else hears (foreign.go): a void frame takes its place.
 //   - Readers see only what is below the commit mark, take no lock against the
 //     writer, and every frame passes record.Verify before a record is shown. Frames
 //     that are passed on as they lie in a fenced file ([Scanner.Stretch]) are for

@@ -18,6 +18,7 @@ var (
 	ErrDamaged         = api.ErrDamaged                                           // see the message for file and byte
 	ErrGap             = errors.New("store: a batch before this one is missing")  // resend from the producer's last acknowledged sequence
 	ErrUnknownProducer = errors.New("store: producer is not known here any more") // its state was evicted: start a new producer id
+	ErrChanged         = api.ErrChanged                                           // by whoever lent the memory: nothing of it is stored
 	ErrLocked          = api.ErrLocked
 )
 

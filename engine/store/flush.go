@@ -33,6 +33,11 @@ type flush struct {
 	frames  int64     // bytes of frames without padding
 	aloft   int64     // bytes of frames, as they were given
 	records uint64
+	lent    *Append // the only one, when what is written lies in memory of others
+	changed bool    // and it was changed meanwhile
+	kept    []byte  // a copy of it as it was found unchanged, for readers of the tail
+	mending *mending
+	voided  int  // of heads
 	aside   bool // part of a checkpoint; there are no appends
 	idle    bool // nothing to write: duplicates alone; owned by the submitter
 	settled bool // the outcome is known; guarded by the shard's mu
@@ -48,7 +53,7 @@ func (s *Segment) mayStart() bool {
 		n-- // nobody waits for it
 	}
 	switch {
-	case s.queue.len() == 0 || s.failed != nil || n >= s.store.opts.Flushes:
+	case s.queue.len() == 0 || s.failed != nil || s.spoilt || n >= s.store.opts.Flushes:
 		return false
 	case n == 0:
 		return true
@@ -64,11 +69,11 @@ func (s *Segment) take(sh *shard) *flush {
 	f.seg = s
 	first := s.dequeue()
 	f.appends = append(f.appends, first)
-	if size := packed(first); size < aloneBytes && s.queue.len() > 0 {
+	if size := packed(first); !alone(first) && s.queue.len() > 0 {
 		total := size
 		for s.queue.len() > 0 {
 			n := packed(s.queue.peek())
-			if n >= aloneBytes || total+n > packBytes {
+			if alone(s.queue.peek()) || total+n > packBytes {
 				break
 			}
 			total += n
@@ -114,13 +119,19 @@ func (s *Segment) requeue(f *flush) {
 // anything to write: a flush of duplicates alone is settled at once, and answered
 // when everything before it is durable.
 func (f *flush) prepare() bool {
-	if f.aside {
+	switch {
+	case f.mending != nil:
+		return f.mend()
+	case f.aside:
 		return f.prepareAside()
 	}
 	s := f.seg
 	w := s.writer
+	if w.Doubting() {
+		w.Sure(s.commit.Load())
+	}
 	at, buf := 0, []byte(nil)
-	next := w.NextOffset()
+	next, durable := w.NextOffset(), s.durable.Load()
 	for _, a := range f.appends {
 		frame := s.judge(a)
 		if frame == nil {
@@ -133,8 +144,12 @@ func (f *flush) prepare() bool {
 		}
 		a.First, a.Last = next, next+uint64(a.head.Count)-1
 		next += uint64(a.head.Count)
-		record.Stamp(frame, a.First, s.durable.Load(), s.meta.Salt)
-		a.head.Base = a.First
+		a.head.Base, a.head.Durable = a.First, durable
+		if a.Foreign && a.trimmed == nil {
+			f.stampForeign(a)
+		} else {
+			record.Stamp(frame, a.First, durable, s.meta.Salt)
+		}
 		w.Table().Update(&a.head) // the next one in this flush is judged by it
 		if f.stage != nil {
 			buf = f.stage
@@ -221,6 +236,9 @@ func (f *flush) room(n int) bool {
 	f.stage = stage
 	return true
 }
+
+// alone says whether a's frame is a flush of its own.
+func alone(a *Append) bool { return packed(a) >= aloneBytes || a.Foreign }
 
 // packed is the room a's frame takes in a flush.
 func packed(a *Append) int { return roundUp(len(a.Frame), record.FrameAlign) }

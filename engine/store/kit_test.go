@@ -274,21 +274,31 @@ func drain(sc *Scanner, from uint64) (items []item, err error) {
 		if err != nil {
 			return items, err
 		}
-		for i := range b.Len() {
-			if b.Offset(i) < from {
-				continue
+		got, err := itemsOf(b)
+		if err != nil {
+			return items, err
+		}
+		for i := range got {
+			if got[i].offset >= from {
+				items = append(items, got[i])
 			}
-			v := slices.Clone(b.Value(i))
-			it := item{offset: b.Offset(i), value: v}
-			if len(v) >= 16 {
-				it.producer, it.seq = binary.LittleEndian.Uint64(v), binary.LittleEndian.Uint64(v[8:])
-			}
-			if len(v) < 16 || it.producer != b.Head.Producer {
-				return items, fmt.Errorf("record at offset %d is none that was sent", it.offset)
-			}
-			items = append(items, it)
 		}
 	}
+}
+
+func itemsOf(b *record.Batch) (items []item, err error) {
+	for i := range b.Len() {
+		v := slices.Clone(b.Value(i))
+		it := item{offset: b.Offset(i), value: v}
+		if len(v) >= 16 {
+			it.producer, it.seq = binary.LittleEndian.Uint64(v), binary.LittleEndian.Uint64(v[8:])
+		}
+		if len(v) < 16 || it.producer != b.Head.Producer {
+			return items, fmt.Errorf("record at offset %d is none that was sent", it.offset)
+		}
+		items = append(items, it)
+	}
+	return items, nil
 }
 
 // contiguous fails unless items hold every offset of [from, to) once.

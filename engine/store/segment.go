@@ -38,6 +38,7 @@ type Segment struct {
 	flushes fifo[*flush]
 	aloft   int64     // bytes in flushes
 	aside   bool      // one of flushes has no appends: a checkpoint's
+	spoilt  bool      // one of flushes was changed while it was written: none starts until that is mended
 	end     fence.End // what is durable without a gap
 	drained gate      // released when a fencing segment has nothing in flight
 	latched chan struct{}
@@ -129,13 +130,16 @@ func (s *Segment) Bytes() uint64 {
 // commitTo moves the commit mark to f's end. The shard's mu is held.
 func (s *Segment) commitTo(f *flush) {
 	s.end = f.end
-	if len(f.heads) > 0 && s.watch.tailing() {
+	switch {
+	case f.kept != nil:
+		s.tail.take(f.op.Off, f.kept)
+	case len(f.heads) > 0 && f.lent == nil && s.watch.tailing():
 		s.tail.add(f.op.Off, f.op.Buf)
 	}
 	s.durable.Store(f.end.Position)
 	s.commit.Store(f.end.Offset)
 	if c := &s.store.count; f.records > 0 {
-		c.appends.Add(uint64(len(f.heads)))
+		c.appends.Add(uint64(len(f.heads) - f.voided))
 		c.records.Add(f.records)
 		c.payloadBytes.Add(uint64(f.frames))
 		c.flushes.Add(1)

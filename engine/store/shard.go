@@ -159,6 +159,7 @@ type shard struct {
 	delivering bool       // somebody is in deliver
 	inFlight   int        // flushes handed to the queue and not settled
 	ready      []*Segment // have something to start; each at most once
+	mending    []*flush   // have a next write to mend what was changed
 	acks       []*Append  // to be answered, in order
 	moved      []*Segment // commit mark moved since the last delivery
 	spare      []*flush   // flushes to use again
@@ -239,7 +240,8 @@ func (sh *shard) pump(lead bool) {
 
 // choose moves what may start from the ready segments to starting. mu is held.
 func (sh *shard) choose() bool {
-	sh.starting = sh.starting[:0]
+	sh.starting = append(sh.starting[:0], sh.mending...)
+	sh.mending = sh.mending[:0]
 	later := sh.ready[:0]
 	for _, s := range sh.ready {
 		for s.mayStart() && sh.inFlight < sh.q.Depth() {
@@ -286,7 +288,11 @@ func (sh *shard) settleFlushes() {
 // settle notes that f's outcome is known. From a failed one on nothing more is
 // written to its copy, though flushes before it may yet succeed. mu is held.
 func (f *flush) settle() {
+	if f.mending != nil && !f.mended() {
+		return
+	}
 	f.settled = true
+	f.seg.spoilt = f.seg.spoilt || f.changed
 	if s := f.seg; f.op.Err != nil && s.failed == nil {
 		s.failed = storageError(f.op.Err)
 		s.store.count.failures.Add(1)
@@ -298,17 +304,24 @@ func (f *flush) settle() {
 // queues the answers. mu is held.
 func (sh *shard) advance(s *Segment) {
 	for s.flushes.len() > 0 && s.flushes.peek().settled {
+		if f := s.flushes.peek(); f.changed && s.failed == nil {
+			sh.startMending(s)
+			break
+		}
 		f := s.flushes.pop()
 		s.aloft -= f.aloft
 		s.aside = s.aside && !f.aside
 		sh.inFlight--
-		s.broken = s.broken || f.op.Err != nil
+		s.broken = s.broken || f.op.Err != nil || f.changed
 		for _, a := range f.appends {
 			if a.trimmed != nil {
 				sh.store.disk.Arena().Free(a.trimmed)
 				a.trimmed = nil
 			}
-			if s.broken && a.Err == nil {
+			switch {
+			case f.changed && a.Err == nil:
+				a.Err = s.wrap(ErrChanged)
+			case s.broken && a.Err == nil:
 				a.Err = s.wrap(s.failed)
 			}
 			sh.due(a)
@@ -382,7 +395,12 @@ func (sh *shard) spareFlush() *flush {
 		return f
 	}
 	f := &flush{}
-	f.op.Done = func(*disk.Op) { sh.finished = append(sh.finished, f) }
+	f.op.Done = func(*disk.Op) {
+		if f.lent != nil {
+			f.examine()
+		}
+		sh.finished = append(sh.finished, f)
+	}
 	return f
 }
 

@@ -430,6 +430,7 @@ type Stats struct {
 	Flushes, FlushBytes   uint64 // with padding
 	FrameBytes            uint64 // without
 	Duplicates, Failures  uint64
+	Changed, Voided       uint64 // frames that were changed while they were written, and those that turned void for it
 	OutOfSpace            bool
 	ArenaBytes, ArenaUsed int
 }
@@ -440,7 +441,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{
 		Appends: c.appends.Load(), Records: c.records.Load(),
 		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
-		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), OutOfSpace: s.full.Load(),
+		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), Changed: c.changed.Load(), Voided: c.voided.Load(), OutOfSpace: s.full.Load(),
 		ArenaBytes: int(s.disk.Arena().Size()), ArenaUsed: int(s.disk.Arena().InUse()),
 	}
 	s.mu.Lock()

@@ -21,8 +21,11 @@ type chunk struct {
 	data []byte
 }
 
-// add appends a copy of a flush. One goroutine at a time calls it.
-func (t *tail) add(pos int64, data []byte) {
+// add appends a copy of a flush. One goroutine at a time calls it, or take.
+func (t *tail) add(pos int64, data []byte) { t.take(pos, append([]byte(nil), data...)) }
+
+// take is add for memory that nobody else has.
+func (t *tail) take(pos int64, data []byte) {
 	var old []chunk
 	if p := t.snap.Load(); p != nil {
 		old = *p
@@ -35,7 +38,7 @@ func (t *tail) add(pos int64, data []byte) {
 	}
 	next := make([]chunk, 0, len(old)-keep+1)
 	next = append(next, old[keep:]...)
-	next = append(next, chunk{pos, append([]byte(nil), data...)})
+	next = append(next, chunk{pos, data})
 	t.snap.Store(&next)
 }
 

@@ -62,7 +62,7 @@ func (m *Memories) claim(b []byte) *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range m.list {
-		if at >= o.base && at-o.base <= uintptr(len(o.mem)-len(b)) && len(b) <= len(o.mem) && !o.gone {
+		if at%Block == 0 && at >= o.base && at-o.base <= uintptr(len(o.mem)-len(b)) && len(b) <= len(o.mem) && !o.gone {
 			o.users++
 			return o
 		}

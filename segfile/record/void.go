@@ -1,6 +1,10 @@
 package record
 
-import "github.com/zeebo/xxh3"
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+)
 
 // AsVoid is the head of the void frame that takes the place of the frame of h.
 func (h Head) AsVoid() Head {
@@ -23,4 +27,12 @@ func checkVoid(payload []byte) error {
 		}
 	}
 	return nil
+}
+
+// Unchanged says whether mem still holds the frame whose header it was given, stamped:
+// these bytes, and a payload that its checksum is true of. mem may change meanwhile.
+func Unchanged(header, mem []byte) bool {
+	n := binary.LittleEndian.Uint32(header[offFrame:])
+	return uint64(n) <= uint64(len(mem)) && string(mem[:HeaderSize]) == string(header[:HeaderSize]) &&
+		xxh3.Hash(mem[HeaderSize:n]) == binary.LittleEndian.Uint64(header[offHash:])
 }

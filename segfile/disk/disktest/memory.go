@@ -34,6 +34,7 @@ func testRegister(b *bench) {
 	for i, q := range []disk.Queue{early, b.queue(4)} {
 		refused(q, mem[31*disk.Block:33*disk.Block])
 		refused(q, mem[32*disk.Block:33*disk.Block])
+		refused(q, mem[512:disk.Block+512])
 		want := fill(2*disk.Block, uint64(i))
 		copy(mem[disk.Block:], want)
 		op := &disk.Op{Kind: disk.Write, Durable: true, File: f, Buf: mem[disk.Block : 3*disk.Block], Off: int64(i) * disk.Block, Done: done}

@@ -1,0 +1,218 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// A foreign frame is written from memory that another process can change at any time:
+// before the device reads it, while it does, and after. So its header is stamped from
+// what was verified and kept, and when the write is done memory and what was verified are
+// compared. What differs was never there for readers: it is overwritten by a void frame,
+// durably, before anything from it on counts as durable or is answered.
+//
+// Frames that the same producer sent behind it turn void too, and are answered as ones
+// that miss a frame before them. Otherwise they would be stored without it, and it would
+// be taken for stored when it is sent again. They go first: a power cut in between leaves
+// the changed frame, at which recovery ends, or, where only the memory was changed, an
+// ordinary one that was not acknowledged.
+//
+// What this cannot see is memory that was changed and changed back while the device read
+// it. That is damage to the frame like any other: whoever reads it is told.
+
+// stampForeign makes a, whose offset is known, what f writes: the header goes to memory
+// that is not looked at for it.
+func (f *flush) stampForeign(a *Append) {
+	f.lent = a
+	f.seg.writer.Doubt(a.head.Next())
+	a.head.Put(a.stamp[:], f.seg.meta.Salt)
+	copy(a.Frame, a.stamp[:])
+}
+
+// private is a copy of a's frame that nobody can change, with the header that was
+// verified. The rest of it is to be verified again.
+func (a *Append) private() []byte {
+	b := slices.Clone(a.Frame)
+	a.head.Put(b, 0)
+	return b
+}
+
+// examine looks, on the reaper, whether what was written is still what it was.
+func (f *flush) examine() {
+	if f.op.Err != nil || f.mending != nil {
+		return
+	}
+	mem := f.op.Buf
+	if f.seg.watch.tailing() {
+		f.kept = slices.Clone(mem) // what readers get is what was compared
+		mem = f.kept
+	}
+	n := len(f.lent.Frame)
+	f.changed = !record.Unchanged(f.lent.stamp[:], mem) || slices.ContainsFunc(mem[n:], func(b byte) bool { return b != 0 })
+	if f.changed {
+		f.kept = nil
+	}
+}
+
+// mending overwrites what was changed, one write after another, from the last to the
+// first. It belongs to the first flush of a segment that was changed, in whose place its
+// writes are done, and to the submitter while they are made.
+type mending struct {
+	flushes []*flush // with frames that turn void, in their order; those before todo are to be written
+	todo    int
+	left    int    // bytes of the next one's foreign memory that were not overwritten
+	slab    []byte // what foreign memory is overwritten from
+
+	buf []byte // what the flush had written, and where
+	off int64
+}
+
+// startMending begins to mend s, whose first flush was changed, once nothing of it is in
+// flight. mu is held.
+func (sh *shard) startMending(s *Segment) {
+	for _, f := range s.flushes.all() {
+		if !f.settled {
+			return // the last one to settle comes here again
+		}
+	}
+	f := s.flushes.peek()
+	f.settled, f.idle = false, false
+	f.mending = &mending{buf: f.op.Buf, off: f.op.Off}
+	sh.mending = append(sh.mending, f)
+}
+
+// mend makes the next write. It runs on the submitter, without mu: as long as f is not
+// settled, nobody else has the segment's flushes.
+func (f *flush) mend() bool {
+	m := f.mending
+	if m.flushes == nil {
+		f.condemn()
+	}
+	last := m.flushes[m.todo-1]
+	f.op.Durable, f.op.Buf, f.op.Off = true, last.op.Buf, last.op.Off
+	if last == f {
+		f.op.Buf, f.op.Off = m.buf, m.off
+	}
+	if last.lent == nil {
+		m.todo--
+		return true // turned void where it lies
+	}
+	if m.left == 0 {
+		m.left = len(f.op.Buf)
+	}
+	if !m.room(f.seg.store.disk.Arena()) {
+		f.op.Err, f.idle = errNoMemory, true
+		return false
+	}
+	n := min(m.left, len(m.slab))
+	m.left -= n
+	f.op.Buf, f.op.Off = m.slab[:n], f.op.Off+int64(m.left)
+	clear(f.op.Buf)
+	if m.left == 0 { // so the header is the last of it
+		last.heads[0].Put(f.op.Buf, f.seg.meta.Salt)
+		m.todo--
+	}
+	return true
+}
+
+// room sees to memory to overwrite with: as much as is needed, or what there is.
+func (m *mending) room(arena *disk.Arena) bool {
+	for n := m.left; m.slab == nil && n >= disk.Block; n = roundUp(n/2, disk.Block) {
+		m.slab, _ = arena.Alloc(n)
+		if n == disk.Block {
+			break
+		}
+	}
+	return m.slab != nil
+}
+
+var errNoMemory = errors.New("no memory to overwrite a frame that was changed")
+
+// condemn finds the frames that turn void, tells the Writer, and turns those void that
+// lie in memory of our own.
+func (f *flush) condemn() {
+	s := f.seg
+	var heads []record.Head
+	var at []*record.Head // where they are kept
+	liars := map[uint64]bool{}
+	for _, g := range s.flushes.all() {
+		hit := false
+		if g.changed {
+			s.store.count.changed.Add(1)
+			h := &g.heads[0]
+			s.store.log.Warn("a frame was changed by its producer while it was written: a void frame takes its place",
+				"file", s.name, "offset", h.Base, "records", h.Count, "producer", h.Producer)
+			if h.FirstSeq != 0 {
+				liars[h.Producer] = true
+			}
+		}
+		for i := range g.heads {
+			h := &g.heads[i]
+			if g.changed || h.FirstSeq != 0 && liars[h.Producer] {
+				heads, at, hit = append(heads, *h), append(at, h), true
+				g.voided++
+				g.records -= uint64(h.Count)
+			}
+		}
+		for _, a := range g.appends {
+			switch {
+			case a.Err != nil:
+			case g.changed:
+				a.Err = s.wrap(ErrChanged)
+			case a.head.FirstSeq != 0 && liars[a.head.Producer]:
+				a.Err = s.wrap(fmt.Errorf("%w: it was changed while it was written", ErrGap))
+			}
+		}
+		if hit {
+			f.mending.flushes = append(f.mending.flushes, g)
+		}
+	}
+	f.mending.todo = len(f.mending.flushes)
+	s.store.count.voided.Add(uint64(len(heads)))
+	for i, h := range s.writer.Void(heads) {
+		*at[i] = h
+	}
+	for _, g := range f.mending.flushes {
+		if g.lent == nil {
+			g.void(s.meta.Salt)
+		}
+	}
+}
+
+// void puts the frames of f that turned void into its memory.
+func (f *flush) void(salt uint64) {
+	at := 0
+	for i := range f.heads {
+		h := &f.heads[i]
+		if h.Void() {
+			clear(f.op.Buf[at : at+int(h.FrameLen)])
+			h.Put(f.op.Buf[at:], salt)
+		}
+		at += roundUp(int(h.FrameLen), record.FrameAlign)
+	}
+}
+
+// mended says whether all is overwritten, or a write has failed, which is the end of the
+// copy; else the next write is due. mu is held.
+func (f *flush) mended() bool {
+	m, s := f.mending, f.seg
+	if f.op.Err == nil && m.todo > 0 {
+		s.shard.mending = append(s.shard.mending, f)
+		return false
+	}
+	if m.slab != nil {
+		s.store.disk.Arena().Free(m.slab)
+	}
+	f.mending, f.op.Buf, f.op.Off = nil, m.buf, m.off
+	if f.op.Err == nil {
+		s.spoilt = false
+		for _, g := range m.flushes {
+			g.changed, g.kept = false, nil
+		}
+	}
+	return true
+}
