@@ -89,6 +89,9 @@ func fioArgs(file string, size int64, s Shape) []string {
 		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9",
 		"--output-format=json",
 	}
+	if s.Pause > 0 {
+		args = append(args, fmt.Sprintf("--thinktime=%d", s.Pause.Microseconds()), "--thinktime_blocks=1")
+	}
 	if !s.Grow {
 		args = append(args, "--overwrite=1", "--time_based=1") // a growing file ends with its time or its size
 	}

@@ -17,6 +17,7 @@ func TestLoopMeasuresEveryShape(t *testing.T) {
 		{Durable: true, Block: 64 << 10, Depth: 4, Seconds: 0.05},
 		{Durable: true, Grow: true, Block: 64 << 10, Depth: 2, Seconds: 0.05},
 		{Read: true, Block: 1 << 20, Depth: 2, Seconds: 0.05},
+		{Durable: true, Block: 8 << 10, Depth: 1, Seconds: 0.05, Pause: time.Millisecond},
 	} {
 		t.Run(s.String(), func(t *testing.T) {
 			f, err := Loop(t.Context(), scratch, s)
@@ -37,6 +38,7 @@ func TestFioMeasuresEveryShape(t *testing.T) {
 		{Durable: true, Block: 4096, Depth: 1, Seconds: 0.2},
 		{Durable: true, Grow: true, Block: 64 << 10, Depth: 2, Seconds: 0.2},
 		{Read: true, Block: 64 << 10, Depth: 2, Seconds: 0.2},
+		{Durable: true, Block: 8 << 10, Depth: 1, Seconds: 0.2, Pause: time.Millisecond},
 	} {
 		t.Run(s.String(), func(t *testing.T) {
 			f, err := Fio(t.Context(), scratch, s)

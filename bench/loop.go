@@ -66,7 +66,10 @@ func Loop(ctx context.Context, scratch *Scratch, s Shape) (floor Floor, err erro
 				}
 				now := time.Now()
 				latency.Record(now.Sub(t))
-				t = now
+				if t = now; s.Pause > 0 {
+					time.Sleep(s.Pause)
+					t = time.Now()
+				}
 				ops.Add(1)
 			}
 		})

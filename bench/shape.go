@@ -13,6 +13,7 @@ type Shape struct {
 	Block   int  // bytes of one operation, a multiple of 4096
 	Depth   int  // operations in flight
 	Seconds float64
+	Pause   time.Duration // between an operation and the next: what a device that has gone idle needs
 }
 
 func (s Shape) String() string {
@@ -27,6 +28,9 @@ func (s Shape) String() string {
 	if s.Grow {
 		file = "growing file"
 	}
+	if s.Pause > 0 {
+		file += fmt.Sprintf(", %v apart", s.Pause)
+	}
 	return fmt.Sprintf("%s %s x %d, %s", what, sizeName(int64(s.Block)), s.Depth, file)
 }
 
@@ -38,6 +42,8 @@ func (s Shape) check() error {
 		return fmt.Errorf("bench: depth %d: want 1 to 1024", s.Depth)
 	case s.Seconds <= 0 || s.Seconds > 600:
 		return fmt.Errorf("bench: %g seconds: want more than 0, at most 600", s.Seconds)
+	case s.Pause < 0 || s.Pause > time.Second:
+		return fmt.Errorf("bench: a pause of %v: want at most a second", s.Pause)
 	case s.Read && (s.Durable || s.Grow):
 		return fmt.Errorf("bench: a read is neither durable nor growing")
 	}
