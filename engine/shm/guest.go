@@ -53,7 +53,7 @@ func Attach(f *os.File, g Geometry, engine uint64) (*Guest, error) {
 		err = breach("its memory has layout %d, this client knows %d", *m.word4(c + offVersion), Version)
 	case *m.word4(c + offSlots) != uint32(g.Slots) || *m.word8(c + offArena) != uint64(g.ArenaBytes):
 		err = breach("its memory says %d slots and an arena of %d bytes, it said %d and %d", *m.word4(c + offSlots), *m.word8(c + offArena), g.Slots, g.ArenaBytes)
-	case *m.word8(c+offEngine) != engine:
+	case *m.word8(c + offEngine) != engine:
 		err = breach("its memory is of incarnation %d of an engine, it said %d", *m.word8(c + offEngine), engine)
 	}
 	if err != nil {
