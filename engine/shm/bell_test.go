@@ -25,7 +25,7 @@ func TestSleepersAreWoken(t *testing.T) {
 		done <- nil
 	}()
 	b := block(t, g, 10)
-	for i := range uint64(n) {
+	for i := range uint32(n) {
 		for i == n/2 && atomic.LoadUint32(h.wait.bell.word) != sleeping {
 			time.Sleep(time.Microsecond) // once for certain
 		}
@@ -81,7 +81,7 @@ func TestStopAgainstAHostileWord(t *testing.T) {
 func TestStoppedGuestTakesWhatIsThere(t *testing.T) {
 	h, g := pair(t, Options{Geometry: small})
 	b := block(t, g, 10)
-	for i := range uint64(3) {
+	for i := range uint32(3) {
 		g.Submit(i, 0, b)
 		if _, err := h.Next(); err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestStoppedGuestTakesWhatIsThere(t *testing.T) {
 		h.Complete(Completion{ID: i})
 	}
 	g.Stop()
-	for i := range uint64(3) {
+	for i := range uint32(3) {
 		if c, err := g.Next(); err != nil || c.ID != i {
 			t.Fatal(c, err)
 		}

@@ -43,19 +43,19 @@
 //	submission, by the client
 //	off size field
 //	  0    8 turn     position + 1, stored last
-//	  8    8 id       of the request, chosen by the client
+//	  8    4 id       of the request, chosen by the client
+//	 12    4 producer handle
 //	 16    8 offset   of the frame in the arena, a multiple of 4096
-//	 24    4 length   of the frame, in bytes
-//	 28    4 producer handle
+//	 24    8 length   of the frame, in bytes
 //
 //	completion, by the engine
 //	off size field
 //	  0    8 turn     position + 1, stored last
-//	  8    8 id       of the request
+//	  8    4 id       of the request
+//	 12    4 range
 //	 16    8 first    offset of the frame's first record
 //	 24    8 last     of its last one
-//	 32    4 range
-//	 36    4 flags    1: stored before; 2: the offsets are not known
+//	 32    8 flags    1: all of it was stored before, and where is not known
 //
 // Positions count up from start and wrap at 2^64; that of a slot is its index modulo the
 // number of slots. A slot holds what belongs to position p once its turn is p + 1; before

@@ -84,7 +84,7 @@ func (g *Guest) Offset(b []byte) (uint64, bool) {
 
 // Submit shows the engine a frame, and says whether there was a slot for it. A frame that
 // is not in the arena, or does not begin at a multiple of Block, is a bug and panics.
-func (g *Guest) Submit(id uint64, producer uint32, frame []byte) bool {
+func (g *Guest) Submit(id, producer uint32, frame []byte) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || g.open == g.g.Slots {
@@ -95,7 +95,7 @@ func (g *Guest) Submit(id uint64, producer uint32, frame []byte) bool {
 		panic("shm: a frame that does not lie where submissions may")
 	}
 	g.open++
-	g.out.put(id, off, uint64(uint32(len(frame)))|uint64(producer)<<32)
+	g.out.put(uint64(id)|uint64(producer)<<32, off, uint64(len(frame)))
 	g.host.ring()
 	return true
 }
@@ -109,10 +109,8 @@ func (g *Guest) Next() (Completion, error) {
 	var w [4]uint64
 	g.back.take(w[:])
 	g.Answered()
-	flags := w[3] >> 32
 	return Completion{
-		ID: w[0], First: w[1], Last: w[2], Range: uint32(w[3]),
-		Duplicate: flags&flagDuplicate != 0, Unplaced: flags&flagUnplaced != 0,
+		ID: uint32(w[0]), Range: uint32(w[0] >> 32), First: w[1], Last: w[2], Duplicate: w[3]&flagDuplicate != 0,
 	}, nil
 }
 

@@ -98,9 +98,9 @@ func (h *Host) Next() (Submission, error) {
 	}
 	var w [3]uint64
 	h.in.take(w[:])
-	s := Submission{ID: w[0], Offset: w[1], Length: uint32(w[2]), Producer: uint32(w[2] >> 32)}
-	if !h.g.holds(s.Offset, s.Length) {
-		return s, breach("%d bytes at offset %d of an arena of %d, where frames begin at multiples of %d", s.Length, s.Offset, h.g.ArenaBytes, Block)
+	s := Submission{ID: uint32(w[0]), Producer: uint32(w[0] >> 32), Offset: w[1], Length: uint32(w[2])}
+	if !h.g.holds(w[1], w[2]) {
+		return s, breach("%d bytes at offset %d of an arena of %d, where frames begin at multiples of %d", w[2], w[1], h.g.ArenaBytes, Block)
 	}
 	h.taken++
 	if open := h.taken - h.answered.Load(); open > uint64(h.g.Slots) {
@@ -128,10 +128,7 @@ func (h *Host) freeze() error {
 func (h *Host) Complete(c Completion) {
 	flags := uint64(0)
 	if c.Duplicate {
-		flags |= flagDuplicate
-	}
-	if c.Unplaced {
-		flags |= flagUnplaced
+		flags = flagDuplicate
 	}
 	h.answered.Add(1) // before the client can see it, and submit anew
 	h.mu.Lock()
@@ -139,7 +136,7 @@ func (h *Host) Complete(c Completion) {
 	if h.closed {
 		return
 	}
-	h.out.put(c.ID, c.First, c.Last, uint64(c.Range)|flags<<32)
+	h.out.put(uint64(c.ID)|uint64(c.Range)<<32, c.First, c.Last, flags)
 	h.guest.ring()
 }
 

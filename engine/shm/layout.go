@@ -63,8 +63,8 @@ func (g Geometry) submissions() int { return g.ArenaBytes + controlSize }
 func (g Geometry) completions() int { return g.submissions() + g.Slots*slotSize }
 
 // holds says whether a frame may lie at an offset.
-func (g Geometry) holds(offset uint64, length uint32) bool {
-	return offset%Block == 0 && length > 0 && offset < uint64(g.ArenaBytes) && uint64(length) <= uint64(g.ArenaBytes)-offset
+func (g Geometry) holds(offset, length uint64) bool {
+	return offset%Block == 0 && length > 0 && offset < uint64(g.ArenaBytes) && length <= uint64(g.ArenaBytes)-offset
 }
 
 // Errors, to be tested for with errors.Is.
@@ -84,22 +84,18 @@ func breach(format string, a ...any) error { return &PeerError{fmt.Sprintf(forma
 
 // Submission is a record frame for the engine.
 type Submission struct {
-	ID       uint64
+	ID       uint32
+	Producer uint32
 	Offset   uint64
 	Length   uint32
-	Producer uint32
 }
 
 // Completion is the answer to a submission whose records are stored.
 type Completion struct {
-	ID          uint64
-	First, Last uint64
+	ID          uint32
 	Range       uint32
+	First, Last uint64
 	Duplicate   bool
-	Unplaced    bool
 }
 
-const (
-	flagDuplicate = 1
-	flagUnplaced  = 2
-)
+const flagDuplicate = 1

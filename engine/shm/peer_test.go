@@ -21,7 +21,7 @@ func init() {
 			return err
 		}
 		defer c.Close()
-		for i := range uint64(1000) {
+		for i := range uint32(1000) {
 			b, _ := g.Arena().Alloc(5000)
 			for j := range b {
 				b[j] = byte(i)
@@ -98,7 +98,7 @@ func TestRegionBetweenProcesses(t *testing.T) {
 	}
 	h, c := hostFor(t, l, Options{Geometry: small})
 	defer c.Close()
-	for i := range uint64(1000) {
+	for i := range uint32(1000) {
 		s, err := h.Next()
 		if err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 	const n = 10_000
 	failed := make(chan error, 1)
 	go func() {
-		for i := range uint64(n) {
+		for i := range uint32(n) {
 			s, err := h.Next()
 			if err != nil {
 				failed <- err
@@ -33,16 +33,16 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 				failed <- fmt.Errorf("submission %d has id %d and %q, want %q", i, s.ID, h.Bytes(s), want)
 				return
 			}
-			h.Complete(Completion{ID: s.ID, First: s.ID * 3, Last: s.ID*3 + 2, Range: uint32(s.ID), Duplicate: s.ID%2 == 0, Unplaced: s.ID%3 == 0})
+			h.Complete(Completion{ID: s.ID, First: uint64(s.ID) * 3, Last: uint64(s.ID)*3 + 2, Range: s.ID, Duplicate: s.ID%2 == 0})
 		}
 		failed <- nil
 	}()
 	var flying [][]byte
-	for sent, seen := uint64(0), uint64(0); seen < n; {
+	for sent, seen := uint32(0), uint32(0); seen < n; {
 		if sent < n && len(flying) < small.Slots {
 			b := block(t, g, 64)
-			b = fmt.Appendf(b[:0], "frame %d of producer %d", sent, uint32(sent*7))
-			if !g.Submit(sent, uint32(sent*7), b) {
+			b = fmt.Appendf(b[:0], "frame %d of producer %d", sent, sent*7)
+			if !g.Submit(sent, sent*7, b) {
 				t.Fatalf("there is no slot, with %d of %d in use", len(flying), small.Slots)
 			}
 			flying = append(flying, b)
@@ -50,7 +50,7 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 			continue
 		}
 		c, err := g.Next()
-		want := Completion{ID: seen, First: seen * 3, Last: seen*3 + 2, Range: uint32(seen), Duplicate: seen%2 == 0, Unplaced: seen%3 == 0}
+		want := Completion{ID: seen, First: uint64(seen) * 3, Last: uint64(seen)*3 + 2, Range: seen, Duplicate: seen%2 == 0}
 		if err != nil || c != want {
 			t.Fatalf("%+v, %v, want %+v", c, err, want)
 		}
@@ -70,7 +70,7 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 func TestFullRing(t *testing.T) {
 	h, g := pair(t, Options{Geometry: small})
 	b := block(t, g, 100)
-	for i := range uint64(small.Slots) {
+	for i := range uint32(small.Slots) {
 		if !g.Submit(i, 0, b) {
 			t.Fatalf("submission %d: no slot", i)
 		}
@@ -223,12 +223,12 @@ func TestI03FieldsChangeWhileTheyAreChecked(t *testing.T) {
 	b := block(t, g, 100)
 	var taken, refused int
 	for i := 0; taken < rounds(20_000, 2_000_000) || refused < 1000; i++ {
-		if !g.Submit(uint64(i), 1, b) {
+		if !g.Submit(uint32(i), 1, b) {
 			t.Fatal("no slot")
 		}
 		s, err := h.Next()
 		switch {
-		case err == nil && h.g.holds(s.Offset, s.Length):
+		case err == nil && h.g.holds(s.Offset, uint64(s.Length)):
 			taken++
 			_ = h.Bytes(s)[s.Length-1]
 		case err == nil:
@@ -247,17 +247,17 @@ func TestI03FieldsChangeWhileTheyAreChecked(t *testing.T) {
 func TestI04Offsets(t *testing.T) {
 	const size = MinArena
 	offsets := []uint64{0, 1, Block - 1, Block, Block + 1, size - Block, size - 1, size, size + 1, size + Block, 1 << 31, 1<<32 - 1, 1 << 32, 1 << 63, math.MaxUint64, math.MaxUint64 - Block + 1}
-	lengths := []uint32{0, 1, Block - 1, Block, Block + 1, size - 1, size, size + 1, 1 << 31, math.MaxUint32}
+	lengths := []uint64{0, 1, Block - 1, Block, Block + 1, size - 1, size, size + 1, 1 << 31, math.MaxUint32, 1 << 32, 1 << 63, math.MaxUint64}
 	taken := 0
 	for _, off := range offsets {
 		for _, length := range lengths {
 			h, g := pair(t, Options{Geometry: small})
-			g.out.put(1, off, uint64(length))
+			g.out.put(1, off, length)
 			s, err := h.Next()
 			// In numbers that do not wrap.
 			fits := off%Block == 0 && length > 0 && float64(off)+float64(length) <= size
 			switch {
-			case fits && (err != nil || s.Offset != off || s.Length != length):
+			case fits && (err != nil || s.Offset != off || uint64(s.Length) != length):
 				t.Errorf("offset %d, length %d: %+v, %v", off, length, s, err)
 			case !fits && !errors.Is(err, ErrPeer):
 				t.Errorf("offset %d, length %d were taken: %v", off, length, err)
@@ -298,7 +298,7 @@ func TestI05Turns(t *testing.T) {
 func TestI05Wrap(t *testing.T) {
 	h, g := pair(t, Options{Geometry: small, start: math.MaxUint64 - 11})
 	b := block(t, g, 10)
-	for i := range uint64(100) {
+	for i := range uint32(100) {
 		if !g.Submit(i, 0, b) {
 			t.Fatal("no slot")
 		}
@@ -336,7 +336,7 @@ func TestI05GeometryIsPrivate(t *testing.T) {
 	for at := 0; at < 128; at += 8 {
 		g.scribble(small.ArenaBytes+at, math.MaxUint64)
 	}
-	for i := range uint64(100) {
+	for i := range uint32(100) {
 		if !g.Submit(i, 0, b) {
 			t.Fatal("no slot")
 		}
@@ -506,7 +506,7 @@ func FuzzRegion(f *testing.F) {
 					}
 					return
 				}
-				if !small.holds(s.Offset, s.Length) || h.Unanswered() > small.Slots {
+				if !small.holds(s.Offset, uint64(s.Length)) || h.Unanswered() > small.Slots {
 					t.Fatalf("took %+v, with %d unanswered", s, h.Unanswered())
 				}
 				_ = h.Bytes(s)[s.Length-1]

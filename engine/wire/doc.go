@@ -45,6 +45,7 @@
 //	32 OpenProducer   OpenProducer    OpenProducerReply
 //	33 Produce        Produce         ProduceReply        one, in the request
 //	34 CloseProducer  CloseProducer   Done
+//	35 Attach         Attach          AttachReply
 //	48 OpenConsumer   OpenConsumer    OpenConsumerReply
 //	49 Fetch          Fetch           Page                any number, in the reply
 //	50 CloseConsumer  CloseConsumer   Done
@@ -151,6 +152,19 @@
 // producer again, with its id, and sends everything from that frame on again. It does
 // the same where the outcome is not known, and after write_failed: the file that could
 // not be written is closed where its records end, and what comes again goes to another.
+//
+// # Shared memory
+//
+// A server may have a Unix socket for clients that share memory with it. There Attach is
+// answered with a descriptor (SCM_RIGHTS) beside the reply's first byte, of memory whose
+// layout package engine/shm tells. From then on the connection's record frames go through
+// that memory, and a Produce is refused with unsupported: the client puts a frame in the
+// arena and submits it, with the producer's handle and an id as a request has one. A frame
+// that is stored is answered in the memory. One that is not is answered over the socket, as
+// a Produce of that id that failed. The client has no more frames unanswered than there are
+// slots, and leaves their bytes alone until they are answered. All else stays as it is on
+// any connection, which has memory at most once, and whose end is that of the memory: a
+// frame that was submitted and not answered by then has an unknown outcome.
 //
 // # Consuming
 //

@@ -24,6 +24,7 @@ const (
 	KeyOpenProducer  Key = 32
 	KeyProduce       Key = 33
 	KeyCloseProducer Key = 34
+	KeyAttach        Key = 35
 	KeyOpenConsumer  Key = 48
 	KeyFetch         Key = 49
 	KeyCloseConsumer Key = 50
@@ -77,6 +78,7 @@ var exchanges = [...]exchange{
 	KeyOpenProducer:  {"OpenProducer", &tableOpenProducer, &tableOpenProducerReply, nil},
 	KeyProduce:       {"Produce", &tableProduce, &tableProduceReply, nil},
 	KeyCloseProducer: {"CloseProducer", &tableCloseProducer, &tableDone, nil},
+	KeyAttach:        {"Attach", &tableAttach, &tableAttachReply, nil},
 	KeyOpenConsumer:  {"OpenConsumer", &tableOpenConsumer, &tableOpenConsumerReply, nil},
 	KeyFetch:         {"Fetch", &tableFetch, &tablePage, nil},
 	KeyCloseConsumer: {"CloseConsumer", &tableCloseConsumer, &tableDone, nil},

@@ -45,6 +45,8 @@ type (
 	Produce            = wirefb.ProduceT
 	ProduceReply       = wirefb.ProduceReplyT
 	CloseProducer      = wirefb.CloseProducerT
+	Attach             = wirefb.AttachT
+	AttachReply        = wirefb.AttachReplyT
 	OpenConsumer       = wirefb.OpenConsumerT
 	OpenConsumerReply  = wirefb.OpenConsumerReplyT
 	Fetch              = wirefb.FetchT
@@ -123,6 +125,8 @@ var (
 	tableProduce            = table{"Produce", []field{byte4}, by((*wirefb.Produce).UnPack)}
 	tableProduceReply       = table{"ProduceReply", []field{byte4, byte8, byte8, byte1}, by((*wirefb.ProduceReply).UnPack)}
 	tableCloseProducer      = table{"CloseProducer", []field{byte4}, by((*wirefb.CloseProducer).UnPack)}
+	tableAttach             = table{"Attach", []field{byte8}, by((*wirefb.Attach).UnPack)}
+	tableAttachReply        = table{"AttachReply", []field{byte2, byte4, byte8, byte8}, by((*wirefb.AttachReply).UnPack)}
 	tableOpenConsumer       = table{"OpenConsumer", []field{text, text, byte1, cursor, byte8, text, byte8, numbers}, by((*wirefb.OpenConsumer).UnPack)}
 	tableOpenConsumerReply  = table{"OpenConsumerReply", []field{byte4, cursor}, by((*wirefb.OpenConsumerReply).UnPack)}
 	tableFetch              = table{"Fetch", []field{byte4, byte4, byte4, byte1}, by((*wirefb.Fetch).UnPack)}
