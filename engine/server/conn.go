@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -32,6 +33,9 @@ type conn struct {
 	raw net.Conn // the socket, whose end ends all
 	nc  net.Conn // what is read and written: raw, or TLS over it. Set before the first frame
 
+	peer   *shm.Peer              // who may share memory; nil: nobody. Set at the start
+	shared atomic.Pointer[shared] // set once, by the reader
+
 	// ctx ends with the connection, calm when it is to end: what waits for records does
 	// so until then.
 	ctx    context.Context
@@ -50,8 +54,9 @@ type conn struct {
 	subscriptions atomic.Int64 // that live
 	refusals      atomic.Int64 // when a refusal was last told to Options.Audit, in nanoseconds
 	stopping      struct {
-		sync.Mutex      // held while the deadline is set; innermost
-		stopped    bool // the reader gets no other deadline than the past
+		sync.Mutex       // held while the deadline is set; innermost
+		stopped    bool  // the reader gets no other deadline than the past
+		why        error // what it then ends with
 	}
 
 	// Of the reader.
@@ -86,7 +91,7 @@ func (c *conn) serve() {
 	c.enterBy = time.Now().Add(c.s.opts.LoginTimeout)
 	c.readUntil(c.enterBy)
 	ctx, stop := context.WithDeadline(c.ctx, c.enterBy)
-	nc, err := c.s.secured(ctx, c.nc)
+	nc, err := c.s.secured(ctx, c.nc, c.peer != nil)
 	stop()
 	if err != nil {
 		c.s.count.cutOff.Add(1)
@@ -127,13 +132,32 @@ func (c *conn) abort(why error) {
 // drain has the connection end when what it was asked for is answered.
 func (c *conn) drain() {
 	c.settle()
+	c.answered()
+	c.stop(errStopped)
+}
+
+// answered returns when everything that the client asked for is answered, or the
+// connection is over.
+func (c *conn) answered() {
+	if s := c.shared.Load(); s != nil {
+		select {
+		case <-s.settled():
+		case <-c.ctx.Done():
+		}
+	}
 	select {
 	case <-c.out.settled():
 	case <-c.ctx.Done():
 	}
+}
+
+// stop has the reader end, for the first reason that it is given.
+func (c *conn) stop(why error) {
 	c.stopping.Lock()
 	defer c.stopping.Unlock()
-	c.stopping.stopped = true
+	if !c.stopping.stopped {
+		c.stopping.stopped, c.stopping.why = true, why
+	}
 	_ = c.raw.SetReadDeadline(time.Unix(1, 0)) // a reader that is past it needs no waking
 }
 
@@ -154,10 +178,7 @@ func (c *conn) end(why error) {
 	if !c.s.closing.Load() {
 		defer time.AfterFunc(c.s.opts.WriteTimeout, func() { c.abort(os.ErrDeadlineExceeded) }).Stop()
 	}
-	select {
-	case <-c.out.settled():
-	case <-c.ctx.Done():
-	}
+	c.answered()
 	var last *wire.Error
 	if errors.Is(why, errStopped) {
 		last = refusal(wire.CodeShuttingDown, "the server is shutting down")
@@ -172,6 +193,9 @@ func (c *conn) end(why error) {
 	c.nc.Close()
 	c.cut(nil)
 	c.work.Wait()
+	if s := c.shared.Load(); s != nil {
+		s.close()
+	}
 	c.out.settleDebts()
 	if c.unpatient != nil {
 		c.unpatient()

@@ -62,6 +62,8 @@ type Options struct {
 	// copied, so that clients that send slowly do not keep it from the others.
 	ReceiveBytes int64
 
+	Sharing Sharing // of memory, with the clients of ServeShared
+
 	MaxGroups  int // groups that have members; 0 means 10000
 	MaxMembers int // of one group; 0 means 1000
 	// Session is for how long a member of a group may be silent before its ranges go to
@@ -171,6 +173,10 @@ func (o Options) withDefaults() (Options, error) {
 		if n < 0 {
 			return o, fmt.Errorf("server: a limit of %d in the options: leave it 0 for the default", n)
 		}
+	}
+	var err error
+	if o.Sharing, err = o.Sharing.withDefaults(); err != nil {
+		return o, err
 	}
 	if least := int64(2 * wire.MaxFrame); o.TotalBytes < least {
 		return o, fmt.Errorf("server: TotalBytes is %d, and one frame alone may take %d while it comes", o.TotalBytes, least)

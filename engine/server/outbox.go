@@ -59,6 +59,7 @@ type outgoing struct {
 	from   int64         // where they begin
 	length int64
 	raw    int             // bytes of all that
+	pass   *os.File        // whose descriptor goes beside the first byte; nil: none
 	sent   chan<- struct{} // told, if it is not nil, once nobody looks at the frames any more; has room for it
 }
 

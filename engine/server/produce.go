@@ -12,7 +12,8 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// producer is one producer of a connection. Its frames come from the reader.
+// producer is one producer of a connection. Its frames come from the reader, or through
+// shared memory.
 type producer struct {
 	topic   string
 	to      Producer
@@ -20,7 +21,7 @@ type producer struct {
 	closing bool           // guarded by the handles' lock
 	pending sync.WaitGroup // frames whose answers are not queued
 
-	halted error // of the reader: a frame was refused, so that none behind it may be stored
+	halted error // of who takes the frames: one was refused, so that none behind it may be stored
 }
 
 // maxProduce is the longest message of a Produce that is looked at, in bytes. It holds a
@@ -29,10 +30,12 @@ const maxProduce = 1 << 10
 
 // sending is a frame that is on its way to the device.
 type sending struct {
-	c    *conn
-	p    *producer
-	id   uint32
-	done func(api.Placement, error) // complete, bound once
+	c  *conn
+	p  *producer
+	id uint32
+
+	shared *shared                    // where the frame came from; nil: the socket
+	done   func(api.Placement, error) // complete, bound once
 }
 
 var sendings sync.Pool // of *sending
@@ -49,11 +52,13 @@ func (c *conn) newSending(p *producer, id uint32) *sending {
 
 // complete answers the request. The engine calls it, from where it must not wait.
 func (s *sending) complete(at api.Placement, err error) {
-	c, p, id := s.c, s.p, s.id
-	s.c, s.p = nil, nil
+	c, p, id, shared := s.c, s.p, s.id, s.shared
+	s.c, s.p, s.shared = nil, nil, nil
 	sendings.Put(s)
 	c.s.storing.Add(-1)
-	if err != nil {
+	if shared != nil {
+		shared.complete(id, at, p.lost(err))
+	} else if err != nil {
 		c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, p.lost(err))
 	} else {
 		c.send(outgoing{key: wire.KeyProduce, flags: wire.FlagReply, id: id, place: at})
@@ -116,6 +121,9 @@ func (c *conn) producerOf(h wire.Head) (*producer, error) {
 	handle, err := wire.ParseProduce(msg)
 	_, _ = c.br.Discard(len(msg)) // they are there
 	var p *producer
+	if err == nil && c.shared.Load() != nil {
+		err = refusal(wire.CodeUnsupported, "the connection shares memory: frames go through that")
+	}
 	if err == nil {
 		p, err = c.handles.producer(handle, false)
 	}
@@ -253,6 +261,9 @@ func (p *producer) lost(err error) error {
 
 // closeProducer answers when everything that was sent before is answered.
 func (c *conn) closeProducer(h wire.Head, handle uint32, p *producer) {
+	if s := c.shared.Load(); s != nil {
+		s.between()
+	}
 	err := p.to.Close(c.ctx)
 	if err != nil && c.ctx.Err() != nil {
 		return // it is closed with the connection, which is gone

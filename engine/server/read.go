@@ -31,7 +31,7 @@ func (c *conn) explained(err error) error {
 	o := &c.s.opts
 	switch {
 	case c.stopping.stopped:
-		return errStopped
+		return c.stopping.why
 	case c.who.Load() == nil:
 		return refusal(wire.CodeNotAuthenticated, "not logged in within %s", o.LoginTimeout)
 	case errors.Is(err, errIdle):

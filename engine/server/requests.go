@@ -18,6 +18,8 @@ func (c *conn) start(h wire.Head, m any) error {
 	case *wire.Ping:
 		c.reply(h, &wire.Done{})
 		return nil
+	case *wire.Attach:
+		return c.attach(h, m)
 	case *wire.CloseProducer:
 		p, err := c.handles.producer(m.Producer, true)
 		if err == nil {

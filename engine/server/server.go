@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -27,6 +28,7 @@ type Server struct {
 	heap      budget // what requests take until they are answered, but for engine memory
 	pages     budget // what pages take until they are sent
 	receiving budget // engine memory that waits for frames on their way
+	arenas    budget // memory shared with clients
 
 	closing atomic.Bool
 	quit    chan struct{} // closed with it
@@ -44,6 +46,7 @@ type Server struct {
 // counters are what happened since the server was made.
 type counters struct {
 	accepted, refused, cutOff, requests, failed, received, sent atomic.Int64
+	shared                                                      sharedCounters
 }
 
 // Stats says what a server does and did.
@@ -58,6 +61,7 @@ type Stats struct {
 	Sent        int64 // bytes of answers and pages
 	HeapBytes   int64 // taken by requests now, but for memory of the engine
 	PageBytes   int64 // taken by pages now
+	Shared      SharedStats
 }
 
 // New returns a server of an engine, which must stay open until Shutdown has returned.
@@ -70,7 +74,8 @@ func New(e Engine, o Options) (*Server, error) {
 	return &Server{
 		engine: e, opts: o, log: o.Logger, groups: newGroups(e, &o),
 		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
-		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
+		arenas: budget{limit: o.Sharing.TotalBytes},
+		quit:   make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
 	}, nil
 }
 
@@ -83,7 +88,9 @@ const acceptPause = 100 * time.Millisecond
 
 // Serve accepts connections until Shutdown, and then answers nil, or until somebody
 // closes l. It closes l.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, s.admit) }
+
+func (s *Server) serve(l net.Listener, admit func(net.Conn)) error {
 	defer l.Close()
 	s.mu.Lock()
 	if s.closing.Load() {
@@ -100,7 +107,7 @@ func (s *Server) Serve(l net.Listener) error {
 	for {
 		nc, err := l.Accept()
 		if err == nil {
-			s.admit(nc)
+			admit(nc)
 			continue
 		}
 		if s.closing.Load() {
@@ -118,7 +125,10 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // admit starts a connection, or turns it away where there are too many.
-func (s *Server) admit(nc net.Conn) {
+func (s *Server) admit(nc net.Conn) { s.admitAs(nc, nil) }
+
+// admitAs is admit of somebody who may share memory, unless peer is nil.
+func (s *Server) admitAs(nc net.Conn, peer *shm.Peer) {
 	ip := addressOf(nc)
 	s.mu.Lock()
 	reason := ""
@@ -132,11 +142,16 @@ func (s *Server) admit(nc net.Conn) {
 	}
 	if reason != "" {
 		s.mu.Unlock()
-		s.turnAway(nc, reason)
+		code := wire.CodeTooManyConnections
+		if s.closing.Load() {
+			code = wire.CodeShuttingDown
+		}
+		s.turnAway(nc, refusal(code, "%s", reason), s.opts.TLS == nil || peer != nil)
 		return
 	}
 	s.lastID++
 	c := newConn(s, nc, s.lastID)
+	c.peer = peer
 	s.conns[c] = struct{}{}
 	if ip.IsValid() {
 		s.perIP[ip]++
@@ -171,19 +186,15 @@ func addressOf(nc net.Conn) netip.Addr {
 
 // turnAway closes a connection, and says why where that needs no handshake. The buffer
 // of a new socket has room for it: this does not wait.
-func (s *Server) turnAway(nc net.Conn, reason string) {
+func (s *Server) turnAway(nc net.Conn, why *wire.Error, plain bool) {
 	defer nc.Close()
 	s.count.refused.Add(1)
-	s.log.Debug("connection refused", "remote", nc.RemoteAddr().String(), "reason", reason)
-	if s.opts.TLS != nil || nc.SetWriteDeadline(time.Now().Add(acceptPause)) != nil {
+	s.log.Debug("connection refused", "remote", nc.RemoteAddr().String(), "reason", why.Detail)
+	if !plain || nc.SetWriteDeadline(time.Now().Add(acceptPause)) != nil {
 		return
 	}
-	code := wire.CodeTooManyConnections
-	if s.closing.Load() {
-		code = wire.CodeShuttingDown
-	}
 	var enc wire.Encoder
-	_, _ = nc.Write(enc.Fail(0, 0, refusal(code, "%s", reason))) // whoever is gone needs no reason
+	_, _ = nc.Write(enc.Fail(0, 0, why)) // whoever is gone needs no reason
 }
 
 // Shutdown ends the server in good order. It takes no new connections, answers new
@@ -231,13 +242,14 @@ func (s *Server) Stats() Stats {
 		Requests: s.count.requests.Load(), Failed: s.count.failed.Load(),
 		Received: s.count.received.Load(), Sent: s.count.sent.Load(),
 		HeapBytes: s.opts.TotalBytes - s.heap.left(), PageBytes: s.opts.TotalBytes - s.pages.left(),
+		Shared: s.sharedStats(),
 	}
 }
 
 // secured is the connection to speak on: nc itself, or TLS over it once both sides have
 // shaken hands.
-func (s *Server) secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
-	if s.opts.TLS == nil {
+func (s *Server) secured(ctx context.Context, nc net.Conn, plain bool) (net.Conn, error) {
+	if s.opts.TLS == nil || plain {
 		return nc, nil
 	}
 	t := tls.Server(nc, s.opts.TLS)

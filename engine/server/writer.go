@@ -2,12 +2,14 @@ package server
 
 import (
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -126,6 +128,10 @@ func (w *writer) writeAll(list []outgoing) error {
 }
 
 func (w *writer) write(o *outgoing) {
+	if o.pass != nil {
+		w.pass(w.encode(o), o.pass)
+		return
+	}
 	w.add(w.encode(o), true)
 	for _, f := range o.frames {
 		w.add(f, len(f) <= smallFrame)
@@ -199,6 +205,18 @@ func (w *writer) flush() {
 	}
 	clear(w.bufs)
 	w.bufs, w.gave, w.from, w.size = w.bufs[:0], w.gave[:0], 0, 0
+}
+
+// pass writes a frame with a descriptor.
+func (w *writer) pass(b []byte, f *os.File) {
+	w.flush()
+	if w.err == nil {
+		w.err = w.c.nc.SetWriteDeadline(time.Now().Add(w.c.s.opts.WriteTimeout))
+	}
+	if w.err == nil {
+		w.err = shm.Send(w.c.raw.(*net.UnixConn), b, f)
+		w.c.s.count.sent.Add(int64(len(b)))
+	}
 }
 
 func (w *writer) reset() { w.c, w.err, w.iov = nil, nil, nil }

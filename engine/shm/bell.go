@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,6 +55,7 @@ type waiter struct {
 
 	stopped  atomic.Bool
 	sleeping atomic.Bool // in sleep, or about to be
+	mu       sync.Mutex  // of those who stop it: the memory stays while one of them is at it
 }
 
 // Spinning catches what comes within a few microseconds, which a sleep turns into tens.
@@ -159,6 +161,8 @@ func newWaiter(b bell) waiter {
 // stop has await return, now and ever after. The other side can undo what wakes the
 // sleeper, so it is woken until it is awake.
 func (w *waiter) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.stopped.Store(true)
 	for pause := 10 * time.Microsecond; w.sleeping.Load(); pause = min(2*pause, time.Millisecond) {
 		atomic.StoreUint32(w.bell.word, awake)

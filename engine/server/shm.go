@@ -1,0 +1,343 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/shm"
+	"github.com/ringfence/ringfence/engine/wire"
+)
+
+// Sharing says who may share memory with the server, and how much.
+type Sharing struct {
+	// UIDs and GIDs are the users and groups whose processes may; none at all means the
+	// server's own user.
+	UIDs, GIDs []uint32
+	// ArenaBytes is the most that one client gets for its frames, and what it gets if it
+	// does not ask for less; 0 means 64 MiB. Who cannot send a frame of a certain size
+	// otherwise sends it over a socket.
+	ArenaBytes int64
+	TotalBytes int64 // of all clients; 0 means 1 GiB
+	Clients    int   // at a time; 0 means 64
+}
+
+// sharedSlots is how many frames of one client may be under way.
+const sharedSlots = 1024
+
+// sharedCounters are SharedStats while they are counted.
+type sharedCounters struct {
+	now, attached, refused, submissions, bytes, copies, copied, full, hostile, faults atomic.Int64
+}
+
+// SharedStats say what goes through shared memory.
+type SharedStats struct {
+	Clients     int64 // now
+	Bytes       int64 // of their arenas, with rings
+	Attached    int64 // clients since the start
+	Refused     int64 // connections of users who may not
+	Submissions int64
+	FrameBytes  int64 // of them
+	Copies      int64 // submissions that were copied to memory of the engine
+	CopiedBytes int64
+	RingFull    int64 // submissions after which their client could send no more until it was answered
+	Hostile     int64 // clients that were cut off for breaking the rules
+	Faults      int64 // clients that were cut off for memory that could not be read
+}
+
+// ServeShared is Serve for a listener whose clients may share memory with the server. Of
+// those it takes only whom Options.Sharing allows, and knows them from the kernel.
+func (s *Server) ServeShared(l *net.UnixListener) error { return s.serve(l, s.admitPeer) }
+
+// admitPeer starts a connection of somebody who may share memory, or says why not.
+func (s *Server) admitPeer(nc net.Conn) {
+	peer, err := shm.PeerOf(nc.(*net.UnixConn))
+	reason := ""
+	switch o := &s.opts.Sharing; {
+	case err != nil:
+		reason = err.Error()
+	case peer.Unknown():
+		reason = fmt.Sprintf("the client's user has no number here (it shows as %d): it runs in a user namespace that maps it to nobody; map it to a user that may share memory", peer.UID)
+	case !slices.Contains(o.UIDs, peer.UID) && !slices.Contains(o.GIDs, peer.GID):
+		reason = fmt.Sprintf("user %d, group %d, may not share memory with this server: allow it in its settings shm-uids or shm-gids", peer.UID, peer.GID)
+	default:
+		s.admitAs(nc, &peer)
+		return
+	}
+	s.count.shared.refused.Add(1)
+	s.log.Warn("connection for shared memory refused", "uid", peer.UID, "gid", peer.GID, "pid", peer.PID, "reason", reason)
+	s.turnAway(nc, &wire.Error{Code: wire.CodePermissionDenied, Detail: reason}, true)
+}
+
+// shared is the memory of a connection. One goroutine takes what the client submits and
+// hands it to the engine itself; what becomes of it is told by whoever knows.
+type shared struct {
+	c     *conn
+	host  *shm.Host
+	bytes int64 // of the budget
+	log   *slog.Logger
+
+	busy   sync.Mutex     // held while a submission is passed to its producer
+	flying sync.WaitGroup // submissions that the engine has
+	ended  chan struct{}  // closed when no more are taken
+}
+
+// attach makes the connection's memory and has the client told. It runs on the reader's
+// goroutine: that reads no frames of producers any more, whose next come from serve.
+func (c *conn) attach(h wire.Head, m *wire.Attach) error {
+	if c.peer == nil {
+		return refusal(wire.CodeUnsupported, "memory is shared on a socket of its own alone (serve --shm)")
+	}
+	if c.shared.Load() != nil {
+		return refusal(wire.CodeInvalidArgument, "the connection has its memory: one of each")
+	}
+	g := shm.Geometry{ArenaBytes: arenaFor(m.ArenaBytes, c.s.opts.Sharing.ArenaBytes), Slots: sharedSlots}
+	count, size := &c.s.count.shared, int64(g.Size())
+	if count.now.Add(1) > int64(c.s.opts.Sharing.Clients) {
+		count.now.Add(-1)
+		return refusal(wire.CodeOverloaded, "%d clients share memory, which is the most: raise shm-clients", c.s.opts.Sharing.Clients)
+	}
+	if !c.s.arenas.try(size) {
+		count.now.Add(-1)
+		return refusal(wire.CodeOverloaded, "%d bytes of shared memory are left of %d, and this client wants %d: ask for less, or raise shm-memory", c.s.arenas.left(), c.s.opts.Sharing.TotalBytes, size)
+	}
+	host, err := shm.Create(shm.Options{Geometry: g, Engine: c.s.engine.Incarnation()})
+	if err != nil {
+		c.s.arenas.give(size)
+		count.now.Add(-1)
+		return refusal(wire.CodeOverloaded, "no memory to share: %s", err)
+	}
+	count.attached.Add(1)
+	s := &shared{c: c, host: host, bytes: size, log: c.s.log.With("connection", c.id, "uid", c.peer.UID, "pid", c.peer.PID), ended: make(chan struct{})}
+	c.shared.Store(s)
+	s.log.Info("client shares memory", "bytes", size, "huge_pages", host.HugePages())
+	c.work.Go(s.serve)
+	c.out.put(outgoing{
+		key: h.Key, flags: wire.FlagReply, id: h.ID, pass: host.File(),
+		msg: &wire.AttachReply{Layout: shm.Version, Slots: uint32(g.Slots), ArenaBytes: uint64(g.ArenaBytes), Incarnation: c.s.engine.Incarnation()},
+	})
+	return nil
+}
+
+// arenaFor is the size of an arena for a client that wants so much: whole large pages
+// where it can be.
+func arenaFor(want uint64, most int64) int {
+	n := uint64(most)
+	if want != 0 {
+		n = min(n, want)
+	}
+	unit := uint64(shm.Block)
+	if n >= hugePage {
+		unit = hugePage
+	}
+	return int(max(n/unit*unit, shm.MinArena))
+}
+
+const hugePage = 2 << 20
+
+// close gives the memory back. Nothing of the connection runs any more; the engine may
+// still answer, which then tells nobody.
+func (s *shared) close() {
+	if err := s.host.Close(); err != nil {
+		s.log.Error("shared memory could not be given back", "error", err)
+	}
+	s.c.s.arenas.give(s.bytes)
+	s.c.s.count.shared.now.Add(-1)
+}
+
+// settled is closed once no more is taken and all that was is answered.
+func (s *shared) settled() <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		<-s.ended
+		s.flying.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// serve takes submissions until the connection is to end, or the client breaks a rule:
+// then it is told and cut off, and nobody else hears of it.
+func (s *shared) serve() {
+	defer close(s.ended)
+	defer context.AfterFunc(s.c.calm, s.host.Stop)()
+	// No access to the memory can fault, as far as is known. If one does it is this
+	// client's end and not the server's.
+	debug.SetPanicOnFault(true)
+	count := &s.c.s.count.shared
+	for {
+		sub, err := s.next()
+		if err == nil {
+			err = s.pass(sub)
+		}
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, shm.ErrStopped):
+		case errors.Is(err, shm.ErrPeer):
+			count.hostile.Add(1)
+			s.c.stop(refusal(wire.CodeMalformed, "%s", err))
+		default:
+			count.faults.Add(1)
+			s.log.Error("shared memory failed", "error", err)
+			s.c.stop(refusal(wire.CodeInternal, "%s", err))
+		}
+		return
+	}
+}
+
+func (s *shared) next() (sub shm.Submission, err error) {
+	defer caught(&err)
+	return s.host.Next()
+}
+
+// caught makes an error of a fault.
+func caught(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("server: shared memory: %v", r)
+	}
+}
+
+// pass hands one submission to the engine, or refuses it. An error ends the connection.
+func (s *shared) pass(sub shm.Submission) error {
+	s.busy.Lock()
+	defer s.busy.Unlock()
+	c, count := s.c, &s.c.s.count.shared
+	count.submissions.Add(1)
+	count.bytes.Add(int64(sub.Length))
+	if s.host.Unanswered() == sharedSlots {
+		count.full.Add(1)
+	}
+	p, err := c.handles.producer(sub.Producer, false)
+	if err == nil {
+		err = c.mayProduce(p)
+	}
+	if err == nil {
+		err = p.takes(int(sub.Length))
+	}
+	if err != nil {
+		return s.refuse(p, sub, err)
+	}
+	frame, err := s.frame(p, sub)
+	if err != nil {
+		return s.refuse(p, sub, err)
+	}
+	if err = c.spend(frame.Bytes()); err == nil {
+		to := c.newSending(p, sub.ID)
+		to.shared = s
+		p.pending.Add(1)
+		s.flying.Add(1)
+		others := c.s.storing.Add(1) > 1
+		if err = frame.Send(c.ctx, !others && s.leads(), to.done); err == nil {
+			return nil
+		}
+		c.s.storing.Add(-1)
+		s.flying.Done()
+		p.pending.Done()
+	}
+	frame.Discard()
+	return s.refuse(p, sub, err)
+}
+
+// between returns at a moment when no submission is being passed.
+func (s *shared) between() {
+	s.busy.Lock()
+	defer s.busy.Unlock()
+}
+
+// frame copies a submission to memory of the engine, where the client cannot change it
+// any more. It waits for that memory: the client waits meanwhile, and its socket does not.
+func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
+	f, err := p.to.NewFrame(s.c.ctx, int(sub.Length))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.copy(f.Bytes(), s.host.Bytes(sub)); err != nil {
+		f.Discard()
+		return nil, fault{err}
+	}
+	count := &s.c.s.count.shared
+	count.copies.Add(1)
+	count.copied.Add(int64(sub.Length))
+	return f, nil
+}
+
+// fault is an error that is not about the frame: the memory failed.
+type fault struct{ error }
+
+// copy copies in pieces, which stay in the processor's caches for those who look at them
+// next: one copy of a megabyte or more goes past them.
+func (s *shared) copy(to, from []byte) (err error) {
+	defer caught(&err)
+	const piece = 64 << 10
+	for len(from) > 0 {
+		n := copy(to, from[:min(len(from), piece)])
+		to, from = to[n:], from[n:]
+	}
+	return nil
+}
+
+// refuse answers a submission with an error, over the socket: it has words.
+func (s *shared) refuse(p *producer, sub shm.Submission, err error) error {
+	if f := (fault{}); errors.As(err, &f) {
+		return f.error
+	}
+	if p != nil {
+		err = told(p.lost(err))
+		if p.numbers && p.halted == nil {
+			p.halted = err
+		}
+	}
+	s.fail(sub.ID, err)
+	return nil
+}
+
+func (s *shared) fail(id uint32, err error) {
+	s.host.Answered()
+	s.c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, err)
+}
+
+// complete answers a submission that the engine took. The engine calls it.
+func (s *shared) complete(id uint32, at api.Placement, err error) {
+	if err != nil {
+		s.fail(id, err)
+	} else {
+		s.host.Complete(shm.Completion{ID: id, Range: at.Range, First: at.First, Last: at.Last, Duplicate: at.Duplicate})
+	}
+	s.flying.Done()
+}
+
+func (o Sharing) withDefaults() (Sharing, error) {
+	if len(o.UIDs)+len(o.GIDs) == 0 {
+		o.UIDs = []uint32{uint32(os.Geteuid())}
+	}
+	o.ArenaBytes = cmp.Or(o.ArenaBytes, 64<<20)
+	o.TotalBytes = cmp.Or(o.TotalBytes, 1<<30)
+	o.Clients = cmp.Or(o.Clients, 64)
+	switch {
+	case o.ArenaBytes < shm.MinArena || o.ArenaBytes > shm.MaxArena:
+		return o, fmt.Errorf("server: Sharing.ArenaBytes is %d: want %d to %d", o.ArenaBytes, shm.MinArena, shm.MaxArena)
+	case o.TotalBytes < 0 || o.Clients < 0:
+		return o, fmt.Errorf("server: Sharing.TotalBytes is %d and Clients %d: leave them 0 for the defaults", o.TotalBytes, o.Clients)
+	}
+	return o, nil
+}
+
+// sharedStats are the counters now.
+func (s *Server) sharedStats() SharedStats {
+	n := &s.count.shared
+	return SharedStats{
+		Clients: n.now.Load(), Bytes: s.opts.Sharing.TotalBytes - s.arenas.left(), Attached: n.attached.Load(), Refused: n.refused.Load(),
+		Submissions: n.submissions.Load(), FrameBytes: n.bytes.Load(), Copies: n.copies.Load(), CopiedBytes: n.copied.Load(),
+		RingFull: n.full.Load(), Hostile: n.hostile.Load(), Faults: n.faults.Load(),
+	}
+}
