@@ -67,7 +67,11 @@ func Create(o Options) (*Host, error) {
 }
 
 // File is what the client maps. It is closed once the client has submitted something.
-func (h *Host) File() *os.File { return h.file }
+func (h *Host) File() *os.File {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.file
+}
 
 // HugePages tells whether the region lies on 2 MiB pages.
 func (h *Host) HugePages() bool { return h.mem.huge }

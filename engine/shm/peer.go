@@ -48,7 +48,14 @@ func overflowUID() uint32 {
 
 // Send writes b with a descriptor of f beside its first byte.
 func Send(c *net.UnixConn, b []byte, f *os.File) error {
-	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(int(f.Fd())), nil)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	n := 0
+	if e := raw.Control(func(fd uintptr) { n, _, err = c.WriteMsgUnix(b, unix.UnixRights(int(fd)), nil) }); e != nil {
+		return e
+	}
 	if err == nil && n < len(b) {
 		_, err = c.Write(b[n:])
 	}
