@@ -86,6 +86,8 @@ type shared struct {
 	bytes int64 // of the budget
 	log   *slog.Logger
 
+	lone int // submissions in a row that came when no other was open. Of the goroutine
+
 	busy   sync.Mutex     // held while a submission is passed to its producer
 	flying sync.WaitGroup // submissions that the engine has
 	ended  chan struct{}  // closed when no more are taken
@@ -214,8 +216,13 @@ func (s *shared) pass(sub shm.Submission) error {
 	c, count := s.c, &s.c.s.count.shared
 	count.submissions.Add(1)
 	count.bytes.Add(int64(sub.Length))
-	if s.host.Unanswered() == sharedSlots {
+	s.lone++
+	switch open := s.host.Unanswered(); {
+	case open == sharedSlots:
 		count.full.Add(1)
+		fallthrough
+	case open > 1:
+		s.lone = 0
 	}
 	p, err := c.handles.producer(sub.Producer, false)
 	if err == nil {
@@ -247,6 +254,10 @@ func (s *shared) pass(sub shm.Submission) error {
 	frame.Discard()
 	return s.refuse(p, sub, err)
 }
+
+// leads says whether the goroutine may wait for the disk, as a reader of the socket may:
+// the client sends one frame at a time and waits for the answer, and no other is here.
+func (s *shared) leads() bool { return s.lone >= loneRequests && !s.host.Pending() }
 
 // between returns at a moment when no submission is being passed.
 func (s *shared) between() {

@@ -147,6 +147,12 @@ func (h *Host) Complete(c Completion) {
 // Answered says that a submission is about to be answered over the socket.
 func (h *Host) Answered() { h.answered.Add(1) }
 
+// Pending says whether Next would not have to wait, for the goroutine that calls it.
+func (h *Host) Pending() bool {
+	s, _ := h.in.look()
+	return s != empty
+}
+
 // Unanswered is how many submissions were taken and not answered, for the goroutine that
 // calls Next.
 func (h *Host) Unanswered() int { return int(h.taken - h.answered.Load()) }
