@@ -215,7 +215,7 @@ func (s *steady) Read(b []byte) (int, error) {
 
 // piece is how much is written under one deadline, in bytes: a slow connection is not a
 // dead one.
-const piece = 256 << 10
+const piece = 1 << 20
 
 func (s *steady) Write(b []byte) (n int, err error) {
 	for len(b) > 0 {
