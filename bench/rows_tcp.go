@@ -228,16 +228,26 @@ func (r *Run) tail(ctx context.Context, d time.Duration) (l Latency, err error) 
 	defer func() { err = errors.Join(err, in.Close()) }()
 	rec := NewRecorder()
 	s := r.sender(r.w, 0)
-	arrived := make(chan error, 1)
-	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
-		go func() {
+	ctx, stop := context.WithCancel(ctx)
+	arrived, gone := make(chan error, 1), make(chan struct{})
+	defer func() {
+		stop()
+		<-gone
+	}()
+	go func() {
+		defer close(gone)
+		for ctx.Err() == nil {
 			page, err := in.Poll(ctx, 1)
 			if err == nil && len(page.Records) != 1 {
 				err = fmt.Errorf("bench: a page of %d records at the tail", len(page.Records))
 			}
-			arrived <- err
-		}()
-		time.Sleep(200 * time.Microsecond) // for the consumer to wait
+			select {
+			case arrived <- err:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
 		from := time.Now()
 		var failed error
 		if err := s.sendOne(ctx, func(err error) { failed = err }); err != nil || failed != nil {

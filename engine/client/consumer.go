@@ -172,7 +172,9 @@ func (r *Consumer) ask(wait bool) {
 	if wait {
 		m.WaitMs = uint32(pollWait / time.Millisecond)
 	}
-	if !r.conn.post(&request{key: wire.KeyFetch, msg: m, into: r.spare, pages: true, owner: f}) {
+	if r.conn.enqueue(&request{key: wire.KeyFetch, msg: m, into: r.spare, pages: true, owner: f}) {
+		r.conn.drive()
+	} else {
 		f.answered(nil, answer{err: &lostError{cause: r.conn.err}})
 	}
 	r.next, r.spare = f, nil

@@ -357,11 +357,11 @@ func (sh *shard) deliver() {
 		sh.acking, sh.acks = sh.acks, sh.acking[:0]
 		sh.telling, sh.moved = sh.moved, sh.telling[:0]
 		sh.mu.Unlock()
+		for _, s := range sh.telling {
+			s.tell() // first: answers may write to sockets, while those who read are on their way
+		}
 		for _, a := range sh.acking {
 			a.answer()
-		}
-		for _, s := range sh.telling {
-			s.tell()
 		}
 		clear(sh.acking)
 		clear(sh.telling)
