@@ -195,15 +195,15 @@ type steady struct {
 	readBy, writeBy time.Time // the deadlines that are set, of who reads and who writes
 }
 
-// later is a deadline that ends after patience at the earliest. One that was set before is
-// good for a while: to move it costs as much as a small read.
+// later moves a deadline to when patience ends. One that was set a short while before stays:
+// to move it costs as much as a small read.
 func (s *steady) later(set *time.Time, move func(time.Time) error) error {
-	now := time.Now()
-	if set.Sub(now) >= s.patience && set.Sub(now) <= s.patience+s.patience/4 {
+	by := time.Now().Add(s.patience)
+	if late := by.Sub(*set); late >= 0 && late < s.patience/16 {
 		return nil
 	}
-	*set = now.Add(s.patience + s.patience/8)
-	return move(*set)
+	*set = by
+	return move(by)
 }
 
 func (s *steady) Read(b []byte) (int, error) {
