@@ -162,11 +162,11 @@ func (b *batch) routing() frontend.BatchInfo {
 func (b *batch) placeOf(at int) Placement {
 	pl := b.place
 	if at == wholeBatch {
-		if b.where != nil {
-			if first := b.where[0]; first.part != nil {
-				return first.part.placeOf(first.at)
-			}
+		if b.where != nil && b.where[0].part != nil {
+			pl = b.where[0].part.placeOf(b.where[0].at)
 		}
+		pl.Repeats = b.repeats()
+		pl.Duplicate = pl.Repeats > 0 && int(pl.Repeats) == b.records()
 		return pl
 	}
 	if b.where != nil && b.where[at].part != nil {
@@ -175,15 +175,35 @@ func (b *batch) placeOf(at int) Placement {
 	if b.req.New != nil {
 		place, ok := slices.BinarySearch(b.req.New, uint32(at))
 		if !ok {
-			return Placement{Range: pl.Range, Duplicate: true} // stored before, unlike others of the batch
+			return Placement{Range: pl.Range, Duplicate: true, Repeats: 1} // stored before, unlike others of the batch
 		}
 		at = place
 	}
-	if b.err == nil && !pl.Duplicate {
+	switch {
+	case pl.Duplicate:
+		pl.Repeats = 1
+	case b.err == nil:
 		pl.First += uint64(at)
 		pl.Last = pl.First
 	}
 	return pl
+}
+
+// repeats is how many records of a batch that was stored had been stored before.
+func (b *batch) repeats() (n uint32) {
+	switch {
+	case b.where != nil:
+		for _, to := range b.where {
+			if to.part != nil && to.part.placeOf(to.at).Duplicate {
+				n++
+			}
+		}
+	case b.place.Duplicate:
+		n = uint32(b.records())
+	case b.req.New != nil:
+		n = uint32(b.records() - len(b.req.New))
+	}
+	return n
 }
 
 // leave is called by each waiter once it has seen the outcome, or given up, and by

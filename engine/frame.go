@@ -56,7 +56,9 @@ func (f *Frame) Discard() {
 }
 
 // Send verifies the frame and hands it over: its records are the producer's next, with
-// the sequences that it says, each higher than those sent before or a repeat of them.
+// the sequences that it says, each higher than those sent before. Who sends again what
+// this producer has sent opens it again, under its ID: what comes with lower sequences is
+// refused with record.ErrSequence, or it would be taken for a repeat whatever it says.
 // done hears when all of them are durable, as with [Batch.Send], whose waiting it
 // shares. After an error the frame was not sent.
 //
@@ -81,6 +83,10 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 	defer p.mu.Unlock()
 	if err := p.room(ctx, head.MinPos); err != nil {
 		return err
+	}
+	if !p.opts.NotIdempotent && head.FirstSeq <= p.seq {
+		return about(p.name, -1, fmt.Errorf("%w: a frame of sequences %d to %d behind one that ends with %d: frames of a producer ascend; open it again to send again",
+			record.ErrSequence, head.FirstSeq, head.LastSeq, p.seq))
 	}
 	f.b = nil
 	b.info, b.age = head, p.age

@@ -126,7 +126,7 @@ func TestFramesOfOthers(t *testing.T) {
 		pl, outcome, err = sendFrame(t, again, frameOf(t, 7, first, keys...))
 		must(t, err)
 		must(t, outcome)
-		if first == 101 && !pl.Duplicate {
+		if !pl.Duplicate || pl.Repeats != 100 {
 			t.Errorf("a frame sent again was stored at %+v", pl)
 		}
 	}
@@ -274,4 +274,72 @@ func valuesOf(t testing.TB, page FramePage) (list []string) {
 		t.Errorf("the page ends at offset %d, and says %d", at, page.Next)
 	}
 	return list
+}
+
+// How many records of a frame are repeats is told exactly, whatever the borders of the
+// frames that they came in before, and over how many ranges they are.
+func TestRepeatsAreCounted(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	keys := many(60)
+	send := func(first uint64, n int, repeats uint32) {
+		t.Helper()
+		p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7}) // who comes back
+		pl, outcome, err := sendFrame(t, p, frameOf(t, 7, first, keys[first-1:][:n]...))
+		must(t, err)
+		must(t, outcome)
+		if pl.Repeats != repeats || pl.Duplicate != (int(repeats) == n) {
+			t.Errorf("sequences %d to %d: %+v, want %d repeats", first, first+uint64(n)-1, pl, repeats)
+		}
+		must(t, p.Close(within(t)))
+	}
+	send(1, 10, 0)
+	send(1, 10, 10)
+	send(6, 10, 5) // to 15
+	send(3, 4, 4)
+	send(1, 30, 15) // to 30
+	_, _, err := e.SplitRange(within(t), "t", 0)
+	must(t, err)
+	send(1, 30, 30)
+	send(1, 40, 30)
+	send(31, 20, 10) // to 50
+	send(41, 10, 10)
+	if n := len(readAll(t, e, "t", FromStart())); n != 50 {
+		t.Errorf("%d records, want 50", n)
+	}
+}
+
+// A frame with lower sequences than one before it on the same producer would be taken for
+// a repeat, whatever is in it: it is refused. Who comes back may send from the start.
+func TestDescendingFramesAreRefused(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7})
+	stored := func(p *Producer, first uint64, n int, repeats uint32) {
+		t.Helper()
+		pl, outcome, err := sendFrame(t, p, frameOf(t, 7, first, many(n)...))
+		must(t, err)
+		must(t, outcome)
+		if pl.Repeats != repeats {
+			t.Errorf("sequences from %d on: %+v, want %d repeats", first, pl, repeats)
+		}
+	}
+	stored(p, 101, 10, 0)
+	for _, first := range []uint64{1, 91, 95, 101, 105, 110} {
+		_, _, err := sendFrame(t, p, frameOf(t, 7, first, many(10)...))
+		is(t, err, record.ErrSequence)
+	}
+	stored(p, 111, 10, 0) // as it was
+	again := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7})
+	stored(again, 101, 10, 10)
+	stored(again, 111, 20, 10)
+	if n := len(readAll(t, e, "t", FromStart())); n != 30 {
+		t.Errorf("%d records, want 30", n)
+	}
+	loose := newProducer(t, e, ProducerOptions{Topic: "t", ID: 8, NotIdempotent: true})
+	for range 2 {
+		_, outcome, err := sendFrame(t, loose, frameOf(t, 8, 0, many(2)...))
+		must(t, err)
+		must(t, outcome)
+	}
 }

@@ -167,9 +167,7 @@ func (r *lineProducer) answer(at engine.Placement, size int64, err error) {
 	}
 	r.acked.Add(1)
 	r.bytes.Add(size)
-	if at.Duplicate {
-		r.duplicates.Add(1)
-	}
+	r.duplicates.Add(int64(at.Repeats))
 }
 
 func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {

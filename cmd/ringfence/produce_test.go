@@ -229,3 +229,31 @@ func TestDirectoryIsLocked(t *testing.T) {
 	}
 	ok(t, "", "topic", "ls", "--data-dir", dir)
 }
+
+// The lines that are repeats are counted exactly, on a data directory and through a
+// server, also where the borders of batches are others than before.
+func TestRepeatsReported(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	served := filepath.Join(t.TempDir(), "served")
+	addr := serveIt(t, "--data-dir", served).address(t)
+	text := lines(3000)
+	lineEnd := func(n int) int { return len(lines(n)) }
+	for way, where := range map[string][]string{"linked": {"--data-dir", dir}, "server": {"--server", addr}} {
+		before := 0
+		for i, upTo := range []int{1000, 1000, 1777, 3000, 2500} {
+			batch := []string{"4KiB", "8KiB", "5KiB", "64KiB", "6KiB"}[i]
+			args := append([]string{"produce", "t", "--create", "--producer-id", "7", "--batch", batch, "--json"}, where...)
+			r := parse[produceReport](t, ok(t, text[:lineEnd(upTo)], args...))
+			if want := min(before, upTo); r.Records != int64(upTo) || r.Duplicates != int64(want) {
+				t.Errorf("%s, run %d: %d records of which %d are repeats, want %d of which %d", way, i, r.Records, r.Duplicates, upTo, want)
+			}
+			before = max(before, upTo)
+			if i == 1 {
+				ok(t, "", append([]string{"topic", "split", "t", "0"}, where...)...)
+			}
+		}
+		if n := strings.Count(ok(t, "", append([]string{"consume", "t", "--from", "start"}, where...)...), "\n"); n != 3000 {
+			t.Errorf("%s: %d lines, want 3000", way, n)
+		}
+	}
+}

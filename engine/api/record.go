@@ -39,8 +39,12 @@ type Placement struct {
 	// Duplicate: the producer sent the records before and they were stored then;
 	// First and Last are not known.
 	Duplicate bool
+	// Repeats is how many of the records were stored before: all of them with Duplicate,
+	// and of a batch those that were.
+	Repeats uint32
 	// Unplaced, of a network client alone: the record is stored, and the server did not
-	// say where, for its batch was spread over ranges or stored in part before.
+	// say where, for its batch was spread over ranges or stored in part before. Then which
+	// records of it are repeats is not known either, and the first one tells how many.
 	Unplaced bool
 }
 

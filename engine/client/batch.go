@@ -65,10 +65,16 @@ func (o *outcome) placeOf(at int) api.Placement { return placeIn(o.place, o.coun
 // another.
 func placeIn(whole api.Placement, count, at int) api.Placement {
 	switch {
-	case at == wholeBatch || whole.Duplicate || count == 1:
+	case at == wholeBatch || count == 1:
 		return whole
-	case whole.Last-whole.First != uint64(count-1):
-		return api.Placement{Unplaced: true}
+	case whole.Duplicate:
+		whole.Repeats = 1
+		return whole
+	case whole.Repeats > 0 || whole.Last-whole.First != uint64(count-1):
+		if at != 0 {
+			whole.Repeats = 0
+		}
+		return api.Placement{Repeats: whole.Repeats, Unplaced: true}
 	}
 	whole.First += uint64(at)
 	whole.Last = whole.First

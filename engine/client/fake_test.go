@@ -277,7 +277,7 @@ func (f *fake) store(raw []byte) wire.ProduceReply {
 	defer f.mu.Unlock()
 	if b.Head.FirstSeq != 0 && b.Head.LastSeq <= f.last[b.Head.Producer] {
 		f.repeats++
-		return wire.ProduceReply{Duplicate: true}
+		return wire.ProduceReply{Repeats: uint32(b.Len())}
 	}
 	if b.Head.FirstSeq != 0 && b.Head.FirstSeq != f.last[b.Head.Producer]+1 {
 		f.t.Errorf("sequence %d follows %d", b.Head.FirstSeq, f.last[b.Head.Producer])

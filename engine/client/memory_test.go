@@ -110,7 +110,11 @@ func TestPlacements(t *testing.T) {
 		{api.Placement{Range: 3, First: 10, Last: 14}, 5, wholeBatch, api.Placement{Range: 3, First: 10, Last: 14}},
 		{api.Placement{Range: 3, First: 10, Last: 10}, 1, 0, api.Placement{Range: 3, First: 10, Last: 10}},
 		{api.Placement{Range: 3, First: 10, Last: 10}, 5, 0, api.Placement{Unplaced: true}},
-		{api.Placement{Range: 3, Duplicate: true}, 5, 1, api.Placement{Range: 3, Duplicate: true}},
+		{api.Placement{Range: 3, Duplicate: true, Repeats: 5}, 5, 1, api.Placement{Range: 3, Duplicate: true, Repeats: 1}},
+		{api.Placement{Range: 3, Duplicate: true, Repeats: 5}, 5, wholeBatch, api.Placement{Range: 3, Duplicate: true, Repeats: 5}},
+		{api.Placement{Range: 3, First: 10, Last: 12, Repeats: 2}, 5, 0, api.Placement{Unplaced: true, Repeats: 2}},
+		{api.Placement{Range: 3, First: 10, Last: 12, Repeats: 2}, 5, 3, api.Placement{Unplaced: true}},
+		{api.Placement{Range: 3, First: 10, Last: 12, Repeats: 2}, 5, wholeBatch, api.Placement{Range: 3, First: 10, Last: 12, Repeats: 2}},
 	} {
 		if got := placeIn(tt.whole, tt.count, tt.at); got != tt.want {
 			t.Errorf("record %d of %d in %+v is at %+v, want %+v", tt.at, tt.count, tt.whole, got, tt.want)

@@ -158,8 +158,8 @@ func (f *flight) settle(a answer) *conn {
 	if a.err == nil {
 		p.refusals, p.why = 0, nil
 		p.stored = max(p.stored, b.number)
-		place := a.placed
-		p.conclude(b, api.Placement{Range: place.Range, First: place.First, Last: place.Last, Duplicate: place.Duplicate}, nil)
+		r := a.placed
+		p.conclude(b, api.Placement{Range: r.Range, First: r.First, Last: r.Last, Repeats: r.Repeats, Duplicate: r.Repeats > 0 && int(r.Repeats) >= b.count}, nil)
 	} else {
 		p.failed(b, a.err)
 	}

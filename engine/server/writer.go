@@ -151,7 +151,7 @@ func (w *writer) encode(o *outgoing) []byte {
 		return w.enc.Frame(o.key, o.flags, o.id, o.msg, o.raw)
 	}
 	return w.enc.ProduceReply(o.id, wire.ProduceReply{
-		Range: o.place.Range, First: o.place.First, Last: o.place.Last, Duplicate: o.place.Duplicate,
+		Range: o.place.Range, First: o.place.First, Last: o.place.Last, Repeats: o.place.Repeats,
 	})
 }
 

@@ -141,11 +141,12 @@
 //
 // A Produce carries one record frame of at most the max_frame of OpenProducerReply,
 // plain or compressed. It is as a producer writes it: with the checksums of salt 0, the id
-// as its producer, and sequences that ascend from frame to frame and start above
-// 0; with unnumbered they are all 0. What its head has as base, prev and
+// as its producer, and sequences that start above 0 and ascend from frame to frame:
+// on one handle each frame begins above the end of the one before, and who sends again what
+// he has sent opens the producer again; with unnumbered they are all 0. What its head has as base, prev and
 // durable does not matter: the server sets them anew. Frames of one producer are stored in
-// the order they were sent in. The reply comes when every record is durable. duplicate says that all
-// of them were before.
+// the order they were sent in. The reply comes when every record is durable. repeats says how many
+// of them were before: they were not stored again.
 //
 // Once a frame of a numbered producer failed, all behind it are refused with
 // producer_halted, or they would make its records look stored. The client opens the

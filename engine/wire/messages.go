@@ -123,7 +123,7 @@ var (
 	tableOpenProducer       = table{"OpenProducer", []field{text, byte8, byte1}, by((*wirefb.OpenProducer).UnPack)}
 	tableOpenProducerReply  = table{"OpenProducerReply", []field{byte4, byte8, byte4}, by((*wirefb.OpenProducerReply).UnPack)}
 	tableProduce            = table{"Produce", []field{byte4}, by((*wirefb.Produce).UnPack)}
-	tableProduceReply       = table{"ProduceReply", []field{byte4, byte8, byte8, byte1}, by((*wirefb.ProduceReply).UnPack)}
+	tableProduceReply       = table{"ProduceReply", []field{byte4, byte8, byte8, byte4}, by((*wirefb.ProduceReply).UnPack)}
 	tableCloseProducer      = table{"CloseProducer", []field{byte4}, by((*wirefb.CloseProducer).UnPack)}
 	tableAttach             = table{"Attach", []field{byte8}, by((*wirefb.Attach).UnPack)}
 	tableAttachReply        = table{"AttachReply", []field{byte2, byte4, byte8, byte8}, by((*wirefb.AttachReply).UnPack)}

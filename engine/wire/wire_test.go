@@ -170,7 +170,7 @@ func schemaField(name, typ string, tables map[string]*table) field {
 // The hot paths allocate nothing, and read and write what the others do.
 func TestHotPaths(t *testing.T) {
 	var e, other Encoder
-	reply := ProduceReply{Range: 3, First: 1 << 40, Last: 1<<40 + 9, Duplicate: true}
+	reply := ProduceReply{Range: 3, First: 1 << 40, Last: 1<<40 + 9, Repeats: 4}
 	if got, want := e.ProduceReply(7, reply), other.Frame(KeyProduce, FlagReply, 7, &reply, 0); !bytes.Equal(got, want) {
 		t.Errorf("ProduceReply writes %x, want %x", got, want)
 	}

@@ -413,7 +413,7 @@ def store(c, topic):
     ids = [c.send("Produce", f, producer=p["producer"]) for f in frames]
     c.call("Ping")  # among them
     for id in ids:
-        assert not c.wait(id)[0]["duplicate"]
+        assert not c.wait(id)[0]["repeats"]
     c.call("CloseProducer", producer=p["producer"])
     fails(26, c.call, "CloseProducer", producer=p["producer"])
     return RECORDS * 20, frames, p["id"]
@@ -465,7 +465,7 @@ def again(c, topic, id, frames):
     p = c.call("OpenProducer", topic=topic, id=id)
     ids = [c.send("Produce", f, producer=p["producer"]) for f in frames]
     for i in ids:
-        assert c.wait(i)[0]["duplicate"]
+        assert c.wait(i)[0]["repeats"] == 3
     broken = bytearray(build_records(id, 1000, RECORDS))
     broken[-1] ^= 1
     fails(25, c.wait, c.send("Produce", bytes(broken), producer=p["producer"]))

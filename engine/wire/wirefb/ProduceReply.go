@@ -7,10 +7,10 @@ import (
 )
 
 type ProduceReplyT struct {
-	Range     uint32 `json:"range"`
-	First     uint64 `json:"first"`
-	Last      uint64 `json:"last"`
-	Duplicate bool   `json:"duplicate"`
+	Range   uint32 `json:"range"`
+	First   uint64 `json:"first"`
+	Last    uint64 `json:"last"`
+	Repeats uint32 `json:"repeats"`
 }
 
 func (t *ProduceReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -21,7 +21,7 @@ func (t *ProduceReplyT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT 
 	ProduceReplyAddRange(builder, t.Range)
 	ProduceReplyAddFirst(builder, t.First)
 	ProduceReplyAddLast(builder, t.Last)
-	ProduceReplyAddDuplicate(builder, t.Duplicate)
+	ProduceReplyAddRepeats(builder, t.Repeats)
 	return ProduceReplyEnd(builder)
 }
 
@@ -29,7 +29,7 @@ func (rcv *ProduceReply) UnPackTo(t *ProduceReplyT) {
 	t.Range = rcv.Range()
 	t.First = rcv.First()
 	t.Last = rcv.Last()
-	t.Duplicate = rcv.Duplicate()
+	t.Repeats = rcv.Repeats()
 }
 
 func (rcv *ProduceReply) UnPack() *ProduceReplyT {
@@ -104,16 +104,16 @@ func (rcv *ProduceReply) MutateLast(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(8, n)
 }
 
-func (rcv *ProduceReply) Duplicate() bool {
+func (rcv *ProduceReply) Repeats() uint32 {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(10))
 	if o != 0 {
-		return rcv._tab.GetBool(o + rcv._tab.Pos)
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
 	}
-	return false
+	return 0
 }
 
-func (rcv *ProduceReply) MutateDuplicate(n bool) bool {
-	return rcv._tab.MutateBoolSlot(10, n)
+func (rcv *ProduceReply) MutateRepeats(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(10, n)
 }
 
 func ProduceReplyStart(builder *flatbuffers.Builder) {
@@ -128,8 +128,8 @@ func ProduceReplyAddFirst(builder *flatbuffers.Builder, first uint64) {
 func ProduceReplyAddLast(builder *flatbuffers.Builder, last uint64) {
 	builder.PrependUint64Slot(2, last, 0)
 }
-func ProduceReplyAddDuplicate(builder *flatbuffers.Builder, duplicate bool) {
-	builder.PrependBoolSlot(3, duplicate, false)
+func ProduceReplyAddRepeats(builder *flatbuffers.Builder, repeats uint32) {
+	builder.PrependUint32Slot(3, repeats, 0)
 }
 func ProduceReplyEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()
