@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	abi "github.com/iceber/iouring-go/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // What the kernel knows and the ABI package does not name.
@@ -84,7 +85,7 @@ var (
 // addressOf is the one place where a pointer becomes a number for the kernel. The
 // number keeps nothing alive: the slot of a request in flight holds the Op, and the
 // Op its buffer, until the completion has been taken.
-func addressOf(b []byte) uint64 {
+func addressOf[T byte | unix.Iovec](b []T) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
 }
 

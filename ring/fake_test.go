@@ -2,6 +2,7 @@ package ring
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"unsafe"
 
 	abi "github.com/iceber/iouring-go/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // fake is a kernel for fault tests: it takes entries from the shared queues, runs
@@ -60,6 +62,7 @@ type request struct {
 	opFlags   uint32
 	user      uint64
 	buffer    uint16
+	pieces    [][]byte // of a vector; addr and size are of all of it then
 }
 
 // rawCQE writes what the ABI package only reads.
@@ -78,7 +81,16 @@ func decode(e *abi.SubmissionQueueEntry64) request {
 	b := (*[64]byte)(unsafe.Pointer(e))
 	u32 := func(i int) uint32 { return *(*uint32)(unsafe.Pointer(&b[i])) }
 	u64 := func(i int) uint64 { return *(*uint64)(unsafe.Pointer(&b[i])) }
-	return request{op: b[0], flags: b[1], fd: int32(u32(4)), off: u64(8), addr: u64(16), size: u32(24), opFlags: u32(28), user: u64(32), buffer: uint16(u32(40))}
+	q := request{op: b[0], flags: b[1], fd: int32(u32(4)), off: u64(8), addr: u64(16), size: u32(24), opFlags: u32(28), user: u64(32), buffer: uint16(u32(40))}
+	if q.op == abi.IORING_OP_WRITEV {
+		list := unsafe.Slice((*unix.Iovec)(*(*unsafe.Pointer)(unsafe.Pointer(&q.addr))), q.size)
+		q.addr, q.size = addressOf(unsafe.Slice(list[0].Base, 1)), 0
+		for _, v := range list {
+			q.pieces = append(q.pieces, unsafe.Slice(v.Base, v.Len))
+			q.size += uint32(v.Len)
+		}
+	}
+	return q
 }
 
 // start is an opener. base is where all four positions begin.
@@ -222,7 +234,7 @@ func (f *fake) take(limit uint32) uint32 {
 }
 
 func moves(op uint8) bool {
-	return op == abi.IORING_OP_WRITE || op == abi.IORING_OP_WRITE_FIXED || op == abi.IORING_OP_READ || op == abi.IORING_OP_READ_FIXED
+	return op == abi.IORING_OP_WRITEV || op == abi.IORING_OP_WRITE || op == abi.IORING_OP_WRITE_FIXED || op == abi.IORING_OP_READ || op == abi.IORING_OP_READ_FIXED
 }
 
 // run does what a request asks, on at most limit bytes.
@@ -241,7 +253,11 @@ func (f *fake) run(q request, limit int) int32 {
 	if limit >= 0 {
 		n = min(n, limit)
 	}
-	mem := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&q.addr))), n)
+	mem := slices.Concat(q.pieces...)
+	if q.pieces == nil {
+		mem = unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&q.addr))), n)
+	}
+	mem = mem[:n]
 	if q.op == abi.IORING_OP_READ || q.op == abi.IORING_OP_READ_FIXED {
 		return int32(copy(mem, file[min(int(q.off), len(file)):]))
 	}

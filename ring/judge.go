@@ -52,7 +52,7 @@ func (s *slot) refused(closing bool) (int32, error, bool) {
 // bytes behind the boundary are moved once more, unchanged.
 func (s *slot) advance(closing bool) (int32, error, bool) {
 	op := s.op
-	size := uint32(len(op.Buf))
+	size := uint32(op.length())
 	total := s.moved + uint32(s.res)
 	if total >= size {
 		return int32(size), nil, false

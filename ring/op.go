@@ -5,6 +5,7 @@ import (
 	"math"
 
 	abi "github.com/iceber/iouring-go/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // Code says what an Op does.
@@ -44,6 +45,9 @@ const (
 	Datasync                    // Sync: fdatasync instead of fsync
 )
 
+// MaxPieces is how many pieces of memory a Write moves at most.
+const MaxPieces = 64
+
 // maxTransfer is what Linux moves in one call at most.
 const maxTransfer = math.MaxInt32 &^ (blockSize - 1)
 
@@ -56,10 +60,13 @@ type Op struct {
 	Mode  uint32 // Allocate: the fallocate mode
 	FD    int
 	Buf   []byte // never Go heap: memory of an Arena or another mapping
-	Off   int64
-	Size  int64     // Allocate
-	Tag   uint64    // the caller's own
-	Done  func(*Op) // runs in Wait (or Close), on its goroutine; nil is allowed
+	// More is what a Write moves behind Buf, in pieces of whole blocks, at most
+	// MaxPieces with Buf. The array itself may be of Go's heap.
+	More [][]byte
+	Off  int64
+	Size int64     // Allocate
+	Tag  uint64    // the caller's own
+	Done func(*Op) // runs in Wait (or Close), on its goroutine; nil is allowed
 
 	Res int32 // bytes moved
 	Err error // nil only if everything asked was done
@@ -78,12 +85,55 @@ func (op *Op) check() error {
 		return nil
 	case op.FD < 0 || op.FD > math.MaxInt32:
 		return fmt.Errorf("%w: %v of file %d", ErrInvalid, op.Code, op.FD)
-	case (op.Code == Write || op.Code == Read) && (len(op.Buf) == 0 || len(op.Buf) > maxTransfer || op.Off < 0):
-		return fmt.Errorf("%w: %v of %d bytes at %d", ErrInvalid, op.Code, len(op.Buf), op.Off)
+	case (op.Code == Write || op.Code == Read) && (len(op.Buf) == 0 || op.length() > maxTransfer || op.Off < 0):
+		return fmt.Errorf("%w: %v of %d bytes at %d", ErrInvalid, op.Code, op.length(), op.Off)
+	case len(op.More) > 0 && (op.Code != Write || len(op.More) >= MaxPieces || !op.inBlocks()):
+		return fmt.Errorf("%w: %v of %d pieces of memory", ErrInvalid, op.Code, 1+len(op.More))
 	case op.Code == Allocate && (op.Size <= 0 || op.Off < 0):
 		return fmt.Errorf("%w: allocate %d bytes at %d", ErrInvalid, op.Size, op.Off)
 	}
 	return nil
+}
+
+// length is the bytes of a transfer.
+func (op *Op) length() int {
+	n := len(op.Buf)
+	for _, b := range op.More {
+		n += len(b)
+	}
+	return n
+}
+
+// inBlocks says whether all pieces of a Write are whole blocks.
+func (op *Op) inBlocks() bool {
+	for _, b := range op.More {
+		if len(b) == 0 || len(b)%blockSize != 0 {
+			return false
+		}
+	}
+	return len(op.Buf)%blockSize == 0
+}
+
+// pieces lists what is left to write of several pieces. The kernel copies the list
+// when it takes the entry; until then, and no longer, the slot must not change it.
+func (s *slot) pieces() []unix.Iovec {
+	s.vector = s.vector[:0]
+	skip := int(s.moved)
+	for i := range 1 + len(s.op.More) {
+		b := s.op.Buf
+		if i > 0 {
+			b = s.op.More[i-1]
+		}
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		v := unix.Iovec{Base: &b[skip]}
+		v.SetLen(len(b) - skip)
+		s.vector = append(s.vector, v)
+		skip = 0
+	}
+	return s.vector
 }
 
 // encode fills a submission entry with what is left to do of the slot's request.
@@ -95,6 +145,14 @@ func (s *slot) encode(e *abi.SubmissionQueueEntry64, user uint64, linked bool) {
 	e.Reset()
 	switch op.Code {
 	case Write, Read:
+		if len(op.More) > 0 {
+			v := s.pieces()
+			e.PrepOperation(abi.IORING_OP_WRITEV, int32(op.FD), addressOf(v), uint32(len(v)), uint64(op.Off)+uint64(s.moved))
+			if op.Flags&DSync != 0 {
+				e.SetOpFlags(rwfDsync)
+			}
+			break
+		}
 		rest := op.Buf[s.moved:]
 		e.PrepOperation(opcode[op.Code][fixed], int32(op.FD), addressOf(rest), uint32(len(rest)), uint64(op.Off)+uint64(s.moved))
 		if fixed == 1 {

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	abi "github.com/iceber/iouring-go/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // The two queues lie in memory shared with the kernel. Positions only grow, modulo
@@ -73,13 +74,14 @@ type slot struct {
 	left   uint32 // in the head: members whose completion is outstanding
 	buffer int32  // registered buffer, or -1
 
-	moved  uint32 // bytes done, up to a block boundary of the file
-	seen   uint32 // most bytes a Read ever reported
-	res    int32  // the last result
-	tries  uint8  // submissions refused with EINTR or EAGAIN
-	stalls uint8  // transfers in a row that did not pass a block boundary
-	final  bool   // res is not to be tried again
-	parked bool   // a nop stands in for it: its chain was cut before the kernel took it
+	moved  uint32       // bytes done, up to a block boundary of the file
+	seen   uint32       // most bytes a Read ever reported
+	res    int32        // the last result
+	tries  uint8        // submissions refused with EINTR or EAGAIN
+	stalls uint8        // transfers in a row that did not pass a block boundary
+	final  bool         // res is not to be tried again
+	vector []unix.Iovec // of a Write of several pieces; kept for the next
+	parked bool         // a nop stands in for it: its chain was cut before the kernel took it
 }
 
 // freeList hands slots from the side that completes to the side that pushes: one

@@ -86,7 +86,7 @@ func (r *Ring) place(op *Op) uint32 {
 	op.pushed, op.Res, op.Err = true, 0, nil
 	s.op, s.buffer = op, -1
 	s.moved, s.seen, s.res, s.tries, s.stalls, s.final, s.parked = 0, 0, 0, 0, 0, false, false
-	if op.Code == Write || op.Code == Read {
+	if (op.Code == Write || op.Code == Read) && len(op.More) == 0 {
 		s.buffer = r.findBuffer(op.Buf)
 	}
 	if s.buffer >= 0 {

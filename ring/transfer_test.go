@@ -53,6 +53,53 @@ func TestE01ShortWrite(t *testing.T) {
 	}
 }
 
+// A write of several pieces of memory, too, however it ends early.
+func TestE01ShortWriteOfPieces(t *testing.T) {
+	const size, off = 32768, 8192
+	mem := memory(t, 2*size)
+	fill(mem, 1)
+	pieces := [][]byte{mem[:4096], mem[12288 : 12288+16384], mem[36864 : 36864+8192], mem[49152 : 49152+4096]}
+	for _, first := range []int{0, 1, 4095, 4096, 4097, 8192, 20479, 20480, 20481, 28672, 28673, 32767} {
+		for _, second := range []int{-1, 0, 1, 4096, 9000} {
+			r, f := newFake(t, Options{}, 65536)
+			fill(f.files[3], 100)
+			want := slices.Clone(f.files[3])
+			copy(want[off:], slices.Concat(pieces...))
+			script := []int{first, second}
+			f.onRequest = func(n int, q request) verdict {
+				if n < len(script) {
+					return verdict{limit: script[n]}
+				}
+				return all
+			}
+			op := do(t, r, &Op{Code: Write, FD: 3, Buf: pieces[0], More: pieces[1:], Off: off, Flags: DSync})
+			if op.Err != nil || op.Res != size || !bytes.Equal(f.files[3], want) {
+				t.Fatalf("cut at %d, then %d: %d bytes, %v, file right: %v", first, second, op.Res, op.Err, bytes.Equal(f.files[3], want))
+			}
+			if f.faults == 0 || r.Stats().Resumed == 0 {
+				t.Fatalf("cut at %d, then %d: %d faults, %d resumed", first, second, f.faults, r.Stats().Resumed)
+			}
+			for _, q := range f.trace {
+				if q.opFlags != rwfDsync || (q.off-off)%blockSize != 0 || q.off+uint64(q.size) != off+size {
+					t.Fatalf("cut at %d, then %d: resumed with %+v", first, second, q)
+				}
+			}
+		}
+	}
+	r, _ := newFake(t, Options{}, 65536)
+	for name, op := range map[string]*Op{
+		"a read":          {Code: Read, FD: 3, Buf: pieces[0], More: pieces[1:]},
+		"an odd piece":    {Code: Write, FD: 3, Buf: pieces[0], More: [][]byte{mem[:100]}},
+		"an odd first":    {Code: Write, FD: 3, Buf: mem[:512], More: pieces[1:]},
+		"an empty piece":  {Code: Write, FD: 3, Buf: pieces[0], More: [][]byte{nil}},
+		"too many pieces": {Code: Write, FD: 3, Buf: pieces[0], More: slices.Repeat(pieces[:1], MaxPieces)},
+	} {
+		if err := r.Push(op); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A write that never gets past a block boundary is an error after a bounded number
 // of submissions; one that does is allowed as many as it has blocks.
 func TestE01NoProgress(t *testing.T) {

@@ -333,6 +333,68 @@ func TestQueueIsBounded(t *testing.T) {
 	holds(t, seg, append(sent, b)...)
 }
 
+// Large frames that wait together leave in one flush, from where they lie, and are on
+// disk as flushes of their own would be: also when some of them are stored in part
+// or not at all, and with small ones between.
+func TestLargeFramesLeaveTogether(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 1))
+	d := newDisk(9)
+	o := testOptions()
+	o.OverlapBytes = 1 << 20 // a second flush waits for the first
+	s, _ := openStore(t, d, o)
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	hold := d.Hold(appendWrite)
+	p := &source{id: 7}
+	var all []*flying
+	var sent []*batch
+	queue := func(b *batch) {
+		f, err := send(t, seg, b)
+		must(t, err)
+		all = append(all, f)
+	}
+	for _, size := range []int{10, 40_000, 50_000, 70_000, 60_000, 10, 20, 40_000, 400_000, 150_000} {
+		b := p.next(rng, 2, size/2)
+		sent = append(sent, b)
+		queue(b)
+		if size == 70_000 {
+			queue(b) // a repeat, while the original waits
+		}
+	}
+	hold.Release()
+	for i, f := range all {
+		f.wait(t)
+		if f.Err != nil || f.Duplicate != (i == 4) {
+			t.Fatalf("append %d: duplicate %v, %v", i, f.Duplicate, f.Err)
+		}
+	}
+	holds(t, seg, sent...)
+	// The first alone, four with a repeat, two small ones, two, and the last alone.
+	if got := s.Stats().Flushes; got != 5 {
+		t.Errorf("%d flushes, want 5", got)
+	}
+	pieces := 0
+	for _, e := range d.Trace() {
+		if appendWrite(e) && e.Len > 200_000 {
+			pieces++
+		}
+	}
+	if pieces != 2 {
+		t.Errorf("%d writes of several frames, want 2: %v", pieces, d.Trace())
+	}
+	if _, err := seg.Fence(); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, seg, sent...)
+	closeStore(t, s)
+	s, rec := openStore(t, d.Kill(), testOptions())
+	if len(rec.Damaged)+len(rec.Faulty) != 0 {
+		t.Fatalf("damaged %v, faulty %v", rec.Damaged, rec.Faulty)
+	}
+	seg, err := s.Segment(segID(0, 0))
+	must(t, err)
+	holds(t, seg, sent...)
+}
+
 // An arena without a block for packing delays nobody: frames go out one by one.
 func TestPackingWithoutMemory(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 1))

@@ -11,11 +11,11 @@ import (
 
 const (
 	// A frame of at least this much goes to the device from where it lies; smaller
-	// ones that wait together are copied into one flush. Copying 64 KiB costs some 3
-	// microseconds of a processor, a flush of its own 10 to 25 and a device round trip.
-	aloneBytes = 128 << 10
-	// The most that small frames are packed into.
-	packBytes = 512 << 10
+	// ones that wait together are copied, side by side, into the memory of one flush.
+	largeBytes = 32 << 10
+	// The most that frames which wait together are gathered into. A flush costs 10 to
+	// 25 microseconds of a processor, and a device round trip, whatever its size.
+	gatherBytes = 512 << 10
 	// So many flushes of a segment overlap whatever their size; more only while they
 	// are small: a few large ones keep a device busy, further ones only wait in it.
 	fewFlushes = 4
@@ -28,7 +28,8 @@ type flush struct {
 	op      disk.Op
 	appends []*Append
 	heads   []record.Head
-	stage   []byte    // our own memory when frames were packed
+	stage   []byte    // our own memory when small frames were packed
+	pieces  [][]byte  // else the frames of heads, each padded to whole blocks
 	end     fence.End // where the segment ends once this is durable
 	frames  int64     // bytes of frames without padding
 	aloft   int64     // bytes of frames, as they were given
@@ -69,24 +70,20 @@ func (s *Segment) take(sh *shard) *flush {
 	f.seg = s
 	first := s.dequeue()
 	f.appends = append(f.appends, first)
-	if size := packed(first); !alone(first) && s.queue.len() > 0 {
-		total := size
-		for s.queue.len() > 0 {
-			n := packed(s.queue.peek())
-			if alone(s.queue.peek()) || total+n > packBytes {
-				break
-			}
-			total += n
-			f.appends = append(f.appends, s.dequeue())
+	total := packed(first)
+	for s.queue.len() > 0 && s.queue.peek().joins(first) {
+		if total += packed(s.queue.peek()); total > gatherBytes {
+			break
 		}
-		if len(f.appends) > 1 {
-			// Without memory to pack into, each frame is written from where it lies.
-			stage, ok := sh.store.disk.Arena().Alloc(roundUp(total, disk.Block))
-			if ok {
-				f.stage = stage
-			} else {
-				s.requeue(f)
-			}
+		f.appends = append(f.appends, s.dequeue())
+	}
+	if len(f.appends) > 1 && !first.large() {
+		// Without memory to copy them into, each frame is a flush of its own.
+		stage, ok := sh.store.disk.Arena().Alloc(roundUp(min(total, gatherBytes), disk.Block))
+		if ok {
+			f.stage = stage
+		} else {
+			s.requeue(f)
 		}
 	}
 	for _, a := range f.appends {
@@ -130,7 +127,7 @@ func (f *flush) prepare() bool {
 	if w.Doubting() {
 		w.Sure(s.commit.Load())
 	}
-	at, buf := 0, []byte(nil)
+	at := 0 // in stage
 	next, durable := w.NextOffset(), s.durable.Load()
 	for _, a := range f.appends {
 		frame := s.judge(a)
@@ -152,12 +149,13 @@ func (f *flush) prepare() bool {
 		}
 		w.Table().Update(&a.head) // the next one in this flush is judged by it
 		if f.stage != nil {
-			buf = f.stage
-			copy(buf[at:], frame)
-			clear(buf[at+n : at+roundUp(n, record.FrameAlign)])
+			copy(f.stage[at:], frame)
+			clear(f.stage[at+n : at+roundUp(n, record.FrameAlign)])
 			at += roundUp(n, record.FrameAlign)
 		} else {
-			buf, at = frame[:roundUp(n, disk.Block)], n
+			piece := frame[:roundUp(n, disk.Block)]
+			clear(piece[n:])
+			f.pieces = append(f.pieces, piece)
 		}
 		f.heads = append(f.heads, a.head)
 		f.frames += int64(n)
@@ -167,11 +165,19 @@ func (f *flush) prepare() bool {
 		f.end = w.End()
 		return false
 	}
-	size := roundUp(at, disk.Block)
-	clear(buf[at:size])
-	f.op.Kind, f.op.Durable, f.op.File = disk.Write, true, w.File()
-	f.op.Buf, f.op.Off = buf[:size], w.Position()
-	w.Advance(f.op.Off, int64(size), f.heads)
+	f.op.Kind, f.op.Durable, f.op.File, f.op.Off = disk.Write, true, w.File(), w.Position()
+	if f.stage != nil {
+		size := roundUp(at, disk.Block)
+		clear(f.stage[at:size])
+		f.op.Buf = f.stage[:size]
+		w.Advance(f.op.Off, int64(size), f.heads)
+	} else {
+		// On disk they are as flushes of their own would have left them.
+		f.op.Buf, f.op.More = f.pieces[0], f.pieces[1:]
+		for i, p := range f.pieces {
+			w.Advance(w.Position(), int64(len(p)), f.heads[i:i+1])
+		}
+	}
 	f.end = w.End()
 	return true
 }
@@ -237,8 +243,14 @@ func (f *flush) room(n int) bool {
 	return true
 }
 
-// alone says whether a's frame is a flush of its own.
-func alone(a *Append) bool { return packed(a) >= aloneBytes || a.Foreign }
+// joins says whether a's frame may be in one flush with that of first. A foreign one is
+// a flush of its own.
+func (a *Append) joins(first *Append) bool {
+	return a.large() == first.large() && !a.Foreign && !first.Foreign
+}
+
+// large says whether a's frame is written from where it lies.
+func (a *Append) large() bool { return len(a.Frame) >= largeBytes }
 
 // packed is the room a's frame takes in a flush.
 func packed(a *Append) int { return roundUp(len(a.Frame), record.FrameAlign) }

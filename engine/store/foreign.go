@@ -93,9 +93,9 @@ func (f *flush) mend() bool {
 		f.condemn()
 	}
 	last := m.flushes[m.todo-1]
-	f.op.Durable, f.op.Buf, f.op.Off = true, last.op.Buf, last.op.Off
+	f.op.Durable, f.op.Buf, f.op.More, f.op.Off = true, last.op.Buf, last.op.More, last.op.Off
 	if last == f {
-		f.op.Buf, f.op.Off = m.buf, m.off
+		f.op.Buf, f.op.More, f.op.Off = m.buf, nil, m.off
 	}
 	if last.lent == nil {
 		m.todo--
@@ -185,14 +185,17 @@ func (f *flush) condemn() {
 
 // void puts the frames of f that turned void into its memory.
 func (f *flush) void(salt uint64) {
-	at := 0
+	rest := f.op.Buf
 	for i := range f.heads {
 		h := &f.heads[i]
-		if h.Void() {
-			clear(f.op.Buf[at : at+int(h.FrameLen)])
-			h.Put(f.op.Buf[at:], salt)
+		if f.stage == nil {
+			rest = f.pieces[i]
 		}
-		at += roundUp(int(h.FrameLen), record.FrameAlign)
+		if h.Void() {
+			clear(rest[:h.FrameLen])
+			h.Put(rest, salt)
+		}
+		rest = rest[roundUp(int(h.FrameLen), record.FrameAlign):]
 	}
 }
 
@@ -207,7 +210,7 @@ func (f *flush) mended() bool {
 	if m.slab != nil {
 		s.store.disk.Arena().Free(m.slab)
 	}
-	f.mending, f.op.Buf, f.op.Off = nil, m.buf, m.off
+	f.mending, f.op.Buf, f.op.More, f.op.Off = nil, m.buf, nil, m.off
 	if f.op.Err == nil {
 		s.spoilt = false
 		for _, g := range m.flushes {

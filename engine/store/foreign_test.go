@@ -53,10 +53,13 @@ func readSkipping(t *testing.T, seg *Segment) (items []item, skips []Skipped) {
 // in flight is stored. (C10)
 func TestC10_FrameChangedWhileWritten(t *testing.T) {
 	for _, place := range []string{"header", "records", "padding"} {
-		for _, behind := range []string{"foreign", "large", "packed"} {
+		for _, behind := range []string{"foreign", "large", "packed", "gathered"} {
 			t.Run(place+"/"+behind, func(t *testing.T) {
 				o := testOptions()
 				o.OverlapBytes = 1
+				if behind == "gathered" {
+					o.OverlapBytes = 70_000 // two large frames, in one flush
+				}
 				d, s, l := lentStore(t, o)
 				seg := newSegment(t, s, segID(1, 0), 100, nil)
 				seg.watch.Join() // somebody reads the tail
@@ -81,16 +84,25 @@ func TestC10_FrameChangedWhileWritten(t *testing.T) {
 					*list = append(*list, f)
 					return b
 				}
-				size := map[string]int{"foreign": 20_000, "large": 20_000, "packed": 100}[behind]
+				size := map[string]int{"foreign": 20_000, "large": 20_000, "packed": 100, "gathered": 20_000}[behind]
+				before := 100
+				if behind == "gathered" {
+					before = size
+				}
 				to := send
 				if behind == "foreign" {
 					to = l.lend
 				}
-				mine := []*batch{more(to, &others, good.next(rng, 2, 100))}
+				mine := []*batch{more(to, &others, good.next(rng, 2, before))}
 				next := more(to, &refused, bad.next(rng, 2, size))
 				mine = append(mine, more(l.lend, &others, good.next(rng, 2, 9000)), more(to, &others, good.next(rng, 3, 200)))
 				again := more(send, &refused, next) // sent twice: no repeat of what is not stored
 				eventually(t, "more is on its way", func() bool { return hold.Count() >= 2 })
+				if behind == "gathered" && !slices.ContainsFunc(d.Trace(), func(e simdisk.Event) bool {
+					return e.Action == simdisk.Submit && e.Len > 80_000 && e.Len < 100_000
+				}) {
+					t.Fatalf("nothing was gathered: %v", d.Trace())
+				}
 				hold.Release()
 
 				f.wait(t)

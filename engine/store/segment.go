@@ -135,6 +135,11 @@ func (s *Segment) commitTo(f *flush) {
 		s.tail.take(f.op.Off, f.kept)
 	case len(f.heads) > 0 && f.lent == nil && s.watch.tailing():
 		s.tail.add(f.op.Off, f.op.Buf)
+		pos := f.op.Off + int64(len(f.op.Buf))
+		for _, p := range f.op.More {
+			s.tail.add(pos, p)
+			pos += int64(len(p))
+		}
 	}
 	s.durable.Store(f.end.Position)
 	s.commit.Store(f.end.Offset)
@@ -143,7 +148,7 @@ func (s *Segment) commitTo(f *flush) {
 		c.records.Add(f.records)
 		c.payloadBytes.Add(uint64(f.frames))
 		c.flushes.Add(1)
-		c.flushBytes.Add(uint64(len(f.op.Buf)))
+		c.flushBytes.Add(uint64(f.op.Len()))
 	}
 }
 

@@ -410,6 +410,7 @@ func (sh *shard) recycle(f *flush) {
 	}
 	clear(f.appends)
 	clear(f.heads)
-	*f = flush{op: disk.Op{Done: f.op.Done}, appends: f.appends[:0], heads: f.heads[:0]}
+	clear(f.pieces)
+	*f = flush{op: disk.Op{Done: f.op.Done}, appends: f.appends[:0], heads: f.heads[:0], pieces: f.pieces[:0]}
 	sh.spare = append(sh.spare, f)
 }

@@ -178,15 +178,30 @@ type Op struct {
 	Kind    Kind
 	Durable bool // Write: durable when done (a write with RWF_DSYNC)
 	File    File
-	Buf     []byte    // from the disk's Arena, or registered; length a multiple of Block and not zero, except for Sync
-	Off     int64     // a multiple of Block
-	Done    func(*Op) // runs on the goroutine that called Wait or Close; must not block
+	Buf     []byte // from the disk's Arena, or registered; length a multiple of Block and not zero, except for Sync
+	// More is what a Write moves behind Buf: further memory from the disk's Arena, of
+	// whole Blocks; with Buf at most MaxPieces.
+	More [][]byte
+	Off  int64     // a multiple of Block
+	Done func(*Op) // runs on the goroutine that called Wait or Close; must not block
 
 	N   int   // bytes moved
 	Err error // nil only if all of a Write is done; a storage error is an *OpError
 
 	// Impl belongs to the queue while the operation is in flight.
 	Impl Impl
+}
+
+// MaxPieces is how many pieces of memory one operation moves at most.
+const MaxPieces = 64
+
+// Len is how many bytes op moves.
+func (op *Op) Len() int {
+	n := len(op.Buf)
+	for _, b := range op.More {
+		n += len(b)
+	}
+	return n
 }
 
 // Impl is the queue's own state of an operation.
@@ -280,11 +295,30 @@ func (op *Op) Check(a *Arena, others *Memories) error {
 		return fmt.Errorf("%w: unknown operation %d", ErrInvalid, op.Kind)
 	case op.Off < 0 || op.Off%Block != 0 || len(op.Buf) == 0 || len(op.Buf)%Block != 0:
 		return fmt.Errorf("%w: %s of %d bytes at byte %d is not in blocks of %d", ErrInvalid, op.Kind, len(op.Buf), op.Off, Block)
+	case len(op.More) > 0:
+		return op.checkPieces(a)
 	case a.Contains(op.Buf):
 		return nil
 	}
 	if op.Impl.memory = others.claim(op.Buf); op.Impl.memory == nil {
 		return fmt.Errorf("%w: the buffer of a queue operation must be allocated from the disk's arena, or registered with the disk", ErrInvalid)
+	}
+	return nil
+}
+
+// checkPieces is Check for an operation on several pieces of memory.
+func (op *Op) checkPieces(a *Arena) error {
+	if op.Kind != Write || len(op.More) >= MaxPieces {
+		return fmt.Errorf("%w: %s of %d pieces of memory", ErrInvalid, op.Kind, 1+len(op.More))
+	}
+	for i := range 1 + len(op.More) {
+		b := op.Buf
+		if i > 0 {
+			b = op.More[i-1]
+		}
+		if len(b) == 0 || len(b)%Block != 0 || !a.Contains(b) {
+			return fmt.Errorf("%w: piece %d of a write, %d bytes, is not whole blocks of the disk's arena", ErrInvalid, i, len(b))
+		}
 	}
 	return nil
 }

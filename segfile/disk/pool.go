@@ -44,7 +44,7 @@ func (op *Op) run() {
 	var err error
 	switch op.Kind {
 	case Write:
-		op.N, err = f.writeFull(op.Buf, op.Off, op.Durable)
+		op.N, err = f.writePieces(op)
 	case Read:
 		op.N, err = f.readFull(op.Buf, op.Off)
 	case Sync:
@@ -53,12 +53,33 @@ func (op *Op) run() {
 	op.Err = op.failure(err)
 }
 
+// writePieces writes all of op. Several pieces are made durable together: the sync of
+// a file proves every write to it that has completed.
+func (f *osFile) writePieces(op *Op) (done int, err error) {
+	if len(op.More) == 0 {
+		return f.writeFull(op.Buf, op.Off, op.Durable)
+	}
+	if done, err = f.writeFull(op.Buf, op.Off, false); err != nil {
+		return done, err
+	}
+	for _, b := range op.More {
+		n, err := f.writeFull(b, op.Off+int64(done), false)
+		if done += n; err != nil {
+			return done, err
+		}
+	}
+	if op.Durable {
+		err = f.sync()
+	}
+	return done, err
+}
+
 // failure is what the caller of a queue gets for an error.
 func (op *Op) failure(err error) error {
 	if err == nil {
 		return nil
 	}
-	off, n := op.Off, len(op.Buf)
+	off, n := op.Off, op.Len()
 	if op.Kind == Sync {
 		off, n = 0, 0
 	}

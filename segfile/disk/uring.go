@@ -14,6 +14,8 @@ var errForeignFile = fmt.Errorf("%w: the file is not of this disk", ErrInvalid)
 // ringFiles is the size of a ring's table of registered files.
 const ringFiles = 512
 
+const _ = uint(ring.MaxPieces - MaxPieces) // the ring takes what a queue takes
+
 // ringQueue is a queue over one io_uring. Each operation has a slot with a ring.Op
 // of its own, made once, so that moving data allocates nothing.
 type ringQueue struct {
@@ -129,11 +131,11 @@ func (s *ringSlot) fill(fd int, flags ring.Flags) {
 	case Read:
 		s.op.Code = ring.Read
 	case Sync:
-		s.op.Code, s.op.Buf, s.op.Off = ring.Sync, nil, 0
+		s.op.Code, s.op.Buf, s.op.More, s.op.Off = ring.Sync, nil, nil, 0
 		s.op.Flags |= ring.Datasync
 		return
 	}
-	s.op.Buf, s.op.Off = s.user.Buf, s.user.Off
+	s.op.Buf, s.op.More, s.op.Off = s.user.Buf, s.user.More, s.user.Off
 }
 
 // descriptor is how the ring names f. The first operation of a file on a queue
@@ -183,7 +185,7 @@ func (q *ringQueue) finish(r *ring.Op) {
 	if r.Err != nil {
 		op.Err = op.failure(fromRing(r.Err))
 	}
-	s.user, s.file, s.op.Buf = nil, nil, nil
+	s.user, s.file, s.op.Buf, s.op.More = nil, nil, nil, nil
 	q.giveBack(uint32(r.Tag))
 	op.Release()
 	f.release()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -181,7 +182,8 @@ func testQueueModel(b *bench) {
 				reordered++
 			}
 			lastStart = max(lastStart, j.n)
-			if op.Err != nil || op.Kind != disk.Sync && op.N != len(op.Buf) {
+			data := slices.Concat(append([][]byte{op.Buf}, op.More...)...)
+			if op.Err != nil || op.Kind != disk.Sync && op.N != len(data) {
 				b.Errorf("%s ended with %d bytes, %v", op.Kind, op.N, op.Err)
 			}
 			for k := range owner {
@@ -190,16 +192,20 @@ func testQueueModel(b *bench) {
 				}
 			}
 			if want := model[op.Off:]; op.Kind == disk.Write {
-				copy(want, op.Buf)
+				copy(want, data)
 			} else if op.Kind == disk.Read && !bytes.Equal(op.Buf, want[:len(op.Buf)]) {
 				b.Errorf("a read of %d bytes at %d differs from the model", len(op.Buf), op.Off)
 			}
 			if op.Kind != disk.Sync {
 				b.d.Arena().Free(op.Buf)
+				for _, piece := range op.More {
+					b.d.Arena().Free(piece)
+				}
+				op.More = nil
 			}
 		}
 	}
-	started := 0
+	started, vectors := 0, 0
 	const total = 1500
 	for finished < total && !b.Failed() {
 		for i := range jobs {
@@ -222,8 +228,20 @@ func testQueueModel(b *bench) {
 				for k := at; k < at+n; k++ {
 					owner[k] = j
 				}
-				j.op.Buf = b.alloc(n * disk.Block)
-				copy(j.op.Buf, fill(n*disk.Block, rng.Uint64()))
+				first := n
+				if j.op.Kind == disk.Write {
+					first = 1 + rng.IntN(n) // the rest in pieces
+				}
+				j.op.Buf = b.alloc(first * disk.Block)
+				copy(j.op.Buf, fill(first*disk.Block, rng.Uint64()))
+				for left := n - first; left > 0; {
+					size := 1 + rng.IntN(left)
+					piece := b.alloc(size * disk.Block)
+					copy(piece, fill(size*disk.Block, rng.Uint64()))
+					j.op.More = append(j.op.More, piece)
+					left -= size
+				}
+				vectors += min(len(j.op.More), 1)
 			}
 			b.ok(q.Push(&j.op))
 		}
@@ -234,6 +252,9 @@ func testQueueModel(b *bench) {
 	b.drain(q)
 	if finished != total {
 		b.Fatalf("%d of %d operations ended", finished, total)
+	}
+	if vectors == 0 {
+		b.Fatal("nothing was written in pieces")
 	}
 	b.reads(f, 0, model)
 	b.Logf("%d of %d operations ended after a later one", reordered, total)

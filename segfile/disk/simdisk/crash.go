@@ -128,9 +128,10 @@ func (c *content) leave(fl *flight, ch *choice) {
 	case fl.op.Kind == disk.Sync && ch.of(ch.data):
 		c.sync(fl.snapshot)
 	case fl.op.Kind == disk.Write && !fl.started && !fl.f.readOnly:
-		for done := 0; done < len(fl.op.Buf); done += blockSize {
+		data := bytesOf(fl.op)
+		for done := 0; done < len(data); done += blockSize {
 			off := fl.op.Off + int64(done)
-			c.put(off/blockSize, fl.w, newData(fl.op.Buf[done:]), allSectors)
+			c.put(off/blockSize, fl.w, newData(data[done:]), allSectors)
 			c.grow(fl.w, off+blockSize)
 		}
 	}
@@ -221,12 +222,12 @@ func (t *tree) outlive(fl *flight) {
 	case luck == 0:
 		err := fl.err
 		if !fl.started {
-			_, err = t.write(n, fl.w, op.Buf, op.Off, nil)
+			_, err = t.write(n, fl.w, bytesOf(op), op.Off, nil)
 		}
-		t.endWrite(n, fl.w, op.Off, int64(len(op.Buf)), op.Durable, err)
+		t.endWrite(n, fl.w, op.Off, int64(op.Len()), op.Durable, err)
 	default:
 		if !fl.started && luck == 1 {
-			t.write(n, fl.w, op.Buf, op.Off, t.tear)
+			t.write(n, fl.w, bytesOf(op), op.Off, t.tear)
 		}
 		t.abandon(n, fl.w.id)
 	}

@@ -91,7 +91,7 @@ func (q *queue) push(op *disk.Op) error {
 	}
 	ev := Event{Action: action(op.Kind), Name: f.Name(), Queued: true}
 	if op.Kind != disk.Sync {
-		ev.Off, ev.Len, ev.Durable = op.Off, int64(len(op.Buf)), op.Durable && op.Kind == disk.Write
+		ev.Off, ev.Len, ev.Durable = op.Off, int64(op.Len()), op.Durable && op.Kind == disk.Write
 	}
 	op.N, op.Err = 0, nil
 	f.n.users++
@@ -132,10 +132,10 @@ func (q *queue) Submit() error {
 		fl.order, fl.snapshot = t.ids, t.clock
 		if fl.op.Kind == disk.Write {
 			fl.w = t.newWrite()
-			fl.sum = maphash.Bytes(hashSeed, fl.op.Buf)
+			fl.sum = maphash.Bytes(hashSeed, bytesOf(fl.op))
 			if !t.cut && !fl.f.readOnly && t.rng.IntN(2) == 0 {
 				fl.started = true
-				fl.n, fl.err = t.write(fl.f.n, fl.w, fl.op.Buf, fl.op.Off, nil)
+				fl.n, fl.err = t.write(fl.f.n, fl.w, bytesOf(fl.op), fl.op.Off, nil)
 			}
 		}
 		q.flying = append(q.flying, fl)
@@ -194,7 +194,7 @@ func (q *queue) end(fl *flight) *disk.Op {
 		t.counts.Reordered++
 	}
 	q.flying = slices.Delete(q.flying, i, i+1)
-	if op.Kind != disk.Sync && !op.Claims() && !q.d.Arena().Contains(op.Buf) {
+	if op.Kind != disk.Sync && !op.Claims() && !q.holds(op) {
 		panic(fmt.Sprintf("simdisk: the buffer of %v was freed while in flight", fl.ev))
 	}
 	fl.ev.Name = fl.f.Name()
@@ -212,27 +212,41 @@ func (q *queue) end(fl *flight) *disk.Op {
 	return op
 }
 
+// bytesOf is what an operation writes, in one piece.
+func bytesOf(op *disk.Op) []byte {
+	if len(op.More) == 0 {
+		return op.Buf
+	}
+	return slices.Concat(append([][]byte{op.Buf}, op.More...)...)
+}
+
+// holds says whether all memory of op is still allocated.
+func (q *queue) holds(op *disk.Op) bool {
+	return q.d.Arena().Contains(op.Buf) && !slices.ContainsFunc(op.More, func(b []byte) bool { return !q.d.Arena().Contains(b) })
+}
+
 // endFlight completes a write. One that took effect at Submit and fails now has
 // written everything and proves nothing.
 func (t *tree) endFlight(fl *flight, verdict error) (got int, err error) {
 	op, n := fl.op, fl.f.n
-	if maphash.Bytes(hashSeed, op.Buf) != fl.sum {
+	data := bytesOf(op)
+	if maphash.Bytes(hashSeed, data) != fl.sum {
 		t.counts.ChangedBuffers++
 	}
 	switch short := (shortError{}); {
 	case fl.f.readOnly:
 		return 0, syscall.EBADF
 	case !fl.started:
-		got, err = t.writeVerdict(n, fl.w, op.Buf, op.Off, verdict)
+		got, err = t.writeVerdict(n, fl.w, data, op.Off, verdict)
 	case verdict == nil:
 		got, err = fl.n, fl.err
 	default:
 		err = verdict
 		if errors.As(verdict, &short) {
-			got = min(short.n, len(op.Buf))
+			got = min(short.n, len(data))
 		}
 	}
-	t.endWrite(n, fl.w, op.Off, int64(len(op.Buf)), op.Durable, err)
+	t.endWrite(n, fl.w, op.Off, int64(len(data)), op.Durable, err)
 	return got, err
 }
 
