@@ -29,7 +29,10 @@ func drainClient(t testing.TB, c *client.Consumer) (got []entry) {
 // A client stores and reads what a linked program does.
 func TestClientAndLinkedProgramSeeTheSame(t *testing.T) {
 	e := open(t, t.TempDir(), Options{})
-	c := dial(t, serve(t, e))
+	clientSeesTheSame(t, e, dial(t, serve(t, e)))
+}
+
+func clientSeesTheSame(t *testing.T, e *Engine, c *client.Client) {
 	ctx := within(t)
 	must(t, c.CreateTopic(ctx, "t", TopicOptions{}))
 	_, _, err := c.SplitRange(ctx, "t", 0)

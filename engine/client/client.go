@@ -39,6 +39,20 @@ var (
 // Options.DialTimeout bound the first attempt, whose failure Dial answers; connections
 // that are lost later are made again.
 func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
+	c, err := newClient(addr, o)
+	if err != nil {
+		return nil, err
+	}
+	first, err := c.connect(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", addr, err)
+	}
+	c.start(first)
+	return c, nil
+}
+
+// newClient returns a client that has not connected yet.
+func newClient(addr string, o Options) (*Client, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -53,14 +67,14 @@ func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
 	c := &Client{addr: addr, opts: o, mem: newMemory(o.MemoryBytes), producers: map[*Producer]struct{}{}}
 	c.tooLate = fmt.Errorf("%w: no answer within %v (Options.RequestTimeout)", ErrUnavailable, o.RequestTimeout)
 	c.main, c.acks = newLink(c, "requests"), newLink(c, "producers")
-	first, err := c.connect(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", addr, err)
-	}
+	return c, nil
+}
+
+// start keeps the connection of requests from now on.
+func (c *Client) start(first *conn) {
 	c.life, c.end = context.WithCancel(context.Background())
 	c.quit = c.life.Done()
 	c.tasks.Go(func() { c.main.keep(first) })
-	return c, nil
 }
 
 // sameLog refuses a server that has another log than the one before: cursors and what

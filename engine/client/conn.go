@@ -26,6 +26,8 @@ type conn struct {
 	wake      chan struct{}   // tells the writer of something to do
 	dead      chan struct{}   // closed with err
 	out       outflow         // of who writes
+	mem       *memory         // the client's
+	shared    *shared         // nil: all goes over the socket
 
 	mu      sync.Mutex // innermost
 	queue   []*request // to be written, in order
@@ -78,8 +80,32 @@ func (c *conn) enqueue(r *request) bool {
 	if c.err != nil {
 		return false
 	}
+	if c.shared != nil && r.key == wire.KeyProduce {
+		c.shared.waiting = append(c.shared.waiting, r)
+		c.submit()
+		return true
+	}
 	c.queue = append(c.queue, r)
 	return true
+}
+
+// nudge is drive for those who must not take the time.
+func (c *conn) nudge() {
+	if c.rang() {
+		c.poke()
+	}
+}
+
+// rang wakes the server for what was submitted, and says whether there is something for
+// the socket as well.
+func (c *conn) rang() bool {
+	if c.shared == nil {
+		return true
+	}
+	c.shared.guest.Ring()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0
 }
 
 func (c *conn) poke() {
@@ -116,15 +142,26 @@ func (c *conn) kill(err error) {
 // run serves the connection until it ends, and returns why. gone hears that first;
 // then everything that was asked and not answered is answered.
 func (c *conn) run(gone func(error)) error {
-	var both sync.WaitGroup
-	both.Go(func() { c.kill(c.write()) })
-	both.Go(func() { c.kill(c.read()) })
-	both.Wait()
+	var all sync.WaitGroup
+	all.Go(func() { c.kill(c.write()) })
+	all.Go(func() { c.kill(c.read()) })
+	if c.shared != nil {
+		all.Go(func() { c.kill(c.hear()) })
+		all.Go(func() {
+			<-c.dead
+			c.shared.guest.Stop()
+		})
+	}
+	all.Wait()
 	c.mu.Lock() // nothing is added any more
 	queue, pending, err := c.queue, c.pending, c.err
 	c.queue, c.pending = nil, nil
 	c.mu.Unlock()
 	gone(err)
+	if c.shared != nil {
+		c.mem.abandon(c.shared.pool)
+		c.leave(err)
+	}
 	for _, r := range pending {
 		r.owner.answered(r, answer{err: &lostError{sent: true, cause: err}})
 	}
@@ -133,6 +170,14 @@ func (c *conn) run(gone func(error)) error {
 		r.owner.answered(r, answer{err: &lostError{cause: err}})
 	}
 	return err
+}
+
+// discard ends a connection that was never run.
+func (c *conn) discard(why error) {
+	c.kill(why)
+	if c.shared != nil {
+		c.mem.abandon(c.shared.pool)
+	}
 }
 
 // ping asks for a sign of life, before everything else.
@@ -153,6 +198,10 @@ func (nobody) answered(*request, answer) {}
 
 // settle takes the request of an id out of those that wait.
 func (c *conn) settle(id uint32) *request {
+	if c.shared != nil && id&sharedID != 0 {
+		c.shared.guest.Answered()
+		return c.landed(id)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.pending[id]

@@ -10,11 +10,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
-// connect makes a connection: it dials, says hello and logs in.
-func (c *Client) connect(ctx context.Context) (*conn, error) {
+// connect makes a connection: it dials, says hello, logs in, and with shares has the
+// server share memory.
+func (c *Client) connect(ctx context.Context, shares bool) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
 	defer cancel()
 	nc, err := c.opts.dial(ctx)
@@ -22,15 +24,24 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+	if u, ok := nc.(*net.UnixConn); ok && shares {
+		nc = &shm.Receiver{UnixConn: u}
+	}
 	made, err := c.hello(&steady{Conn: nc, patience: c.opts.DialTimeout})
 	if err == nil {
 		err = c.sameLog(made)
+	}
+	if err == nil && shares {
+		err = c.attach(made.nc, made.in, made)
 	}
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		nc.Close()
+		if made != nil {
+			made.discard(err)
+		}
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: no answer to the hello: %w", ErrUnavailable, ctx.Err())
 		}
@@ -69,7 +80,7 @@ func (c *Client) hello(nc *steady) (*conn, error) {
 		nc: nc, socket: socketOf(nc.Conn), in: in, log: reply.Log, heartbeat: beat,
 		limit: min(reply.MaxFrame, wire.MaxFrame), slots: int(min(reply.MaxRequests, maxSlots)),
 		wake: make(chan struct{}, 1), dead: make(chan struct{}),
-		pending: map[uint32]*request{}, lastID: 2,
+		pending: map[uint32]*request{}, lastID: 3, mem: c.mem,
 	}, nil
 }
 

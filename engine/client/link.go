@@ -11,8 +11,9 @@ import (
 // link keeps one connection to the server: it makes it again whenever it ends, until
 // the client is closed.
 type link struct {
-	c    *Client
-	name string // for the log
+	c      *Client
+	name   string // for the log
+	shares bool   // its connections share memory with the server
 
 	mu      sync.Mutex
 	cur     *conn         // nil while there is none
@@ -69,7 +70,7 @@ func (l *link) keep(cur *conn) {
 	for ctx := l.c.life; ctx.Err() == nil; failed++ {
 		var err error
 		if cur == nil {
-			cur, err = l.c.connect(ctx)
+			cur, err = l.c.connect(ctx, l.shares)
 		}
 		if err != nil {
 			l.set(nil, err, lasting(err))

@@ -7,12 +7,31 @@ import (
 )
 
 // memory is what all batches of a client share: so many bytes and no more. Slabs come
-// in sizes of a power of two and are kept for use again.
+// in sizes of a power of two and are kept for use again. While there is memory that is
+// shared with the server, they are blocks of that (pool.go).
 type memory struct {
 	mu      sync.Mutex // innermost
 	left    int        // bytes that may still be made
 	free    [64][][]byte
-	changed chan struct{} // closed when a slab comes back while somebody waits
+	live    census
+	shared  *pool         // nil while there is none
+	pools   []*pool       // it, and those before that batches still lie in
+	changed chan struct{} // closed when there may be room for somebody who waits
+}
+
+// census counts slabs that are in use, by size.
+type census [64]int
+
+func (c *census) count(slab []byte, by int) { c[bits.Len(uint(cap(slab)-1))] += by }
+
+// largest is the size of the largest one, 0 if there is none.
+func (c *census) largest() int {
+	for class := len(c) - 1; class >= 0; class-- {
+		if c[class] > 0 {
+			return 1 << class
+		}
+	}
+	return 0
 }
 
 func newMemory(size int) *memory { return &memory{left: size} }
@@ -26,10 +45,14 @@ func (m *memory) alloc(n int) []byte {
 
 // take is alloc. mu is held.
 func (m *memory) take(n int) []byte {
+	if m.shared != nil && n <= m.shared.most() {
+		return m.shared.take(n)
+	}
 	class := bits.Len(uint(n - 1))
 	if list := m.free[class]; len(list) > 0 {
 		slab := list[len(list)-1]
 		m.free[class] = list[:len(list)-1]
+		m.live.count(slab, 1)
 		return slab[:n]
 	}
 	size := 1 << class
@@ -41,7 +64,9 @@ func (m *memory) take(n int) []byte {
 		return nil
 	}
 	m.left -= size
-	return make([]byte, n, size)
+	slab := make([]byte, n, size)
+	m.live.count(slab, 1)
+	return slab
 }
 
 // await is alloc that waits until ctx ends, or quit is closed.
@@ -69,10 +94,21 @@ func (m *memory) await(ctx context.Context, quit <-chan struct{}, n int) ([]byte
 
 // release gives a slab back.
 func (m *memory) release(slab []byte) {
-	class := bits.Len(uint(cap(slab) - 1))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.free[class] = append(m.free[class], slab)
+	if p := m.poolOf(slab); p != nil {
+		p.release(slab)
+		m.retire(p)
+	} else {
+		class := bits.Len(uint(cap(slab) - 1))
+		m.free[class] = append(m.free[class], slab)
+		m.live.count(slab, -1)
+	}
+	m.wake()
+}
+
+// wake has those look again who wait. mu is held.
+func (m *memory) wake() {
 	if m.changed != nil {
 		close(m.changed)
 		m.changed = nil

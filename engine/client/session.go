@@ -37,7 +37,7 @@ func (p *Producer) openSession(ctx context.Context) (*session, error) {
 			if reply.Id != p.opts.ID {
 				return nil, fmt.Errorf("%w: it opened producer %d instead of %d", ErrProtocol, reply.Id, p.opts.ID)
 			}
-			return &session{conn: cn, handle: reply.Producer, limit: int(min(reply.MaxFrame, cn.limit-beside))}, nil
+			return &session{conn: cn, handle: reply.Producer, limit: min(int(reply.MaxFrame), cn.largest())}, nil
 		}
 		if react(err, look) == again {
 			err = p.c.pause(ctx, backoff(n, err), err)
@@ -50,6 +50,14 @@ func (p *Producer) openSession(ctx context.Context) (*session, error) {
 
 // beside is more than what a frame of the protocol has beside a record frame.
 const beside = 1 << 10
+
+// largest is the size of the largest record frame that the connection carries.
+func (c *conn) largest() int {
+	if c.shared != nil {
+		return c.shared.pool.most()
+	}
+	return int(c.limit - beside)
+}
 
 // close gives the producer up on the server.
 func (s *session) close(ctx context.Context) error {
@@ -69,7 +77,7 @@ func closeProducer(handle uint32) *request {
 // pump sends what may be sent. mu is held.
 func (p *Producer) pump() {
 	if cn := p.hand(); cn != nil {
-		cn.poke()
+		cn.nudge()
 	}
 }
 

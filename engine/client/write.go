@@ -55,6 +55,9 @@ func (c *conn) ready() bool {
 // writes already: that is sooner, and costs less, than to wake the writer. It does not
 // wait: what the socket does not take is the writer's.
 func (c *conn) drive() {
+	if !c.rang() {
+		return
+	}
 	if c.socket == nil {
 		c.poke()
 		return
@@ -98,7 +101,7 @@ func (c *conn) next(most int) (*request, uint32) {
 	r := c.queue[0]
 	c.queue[0] = nil
 	c.queue = c.queue[1:]
-	for c.lastID++; c.lastID == 0 || c.pending[c.lastID] != nil; {
+	for c.lastID++; c.lastID == 0 || c.lastID&sharedID != 0 || c.pending[c.lastID] != nil; {
 		c.lastID++
 	}
 	c.pending[c.lastID] = r

@@ -124,6 +124,7 @@ func (g *guest) submit(producer uint32, number uint64, n int) []byte {
 	if !g.Submit(uint32(number), producer, b) {
 		g.t.Fatal("there is no slot")
 	}
+	g.Ring()
 	return b
 }
 

@@ -29,7 +29,7 @@ func TestSleepersAreWoken(t *testing.T) {
 		for i == n/2 && atomic.LoadUint32(h.wait.bell.word) != sleeping {
 			time.Sleep(time.Microsecond) // once for certain
 		}
-		if !g.Submit(i, 0, b) {
+		if !g.send(i, 0, b) {
 			t.Fatal("no slot")
 		}
 		if c, err := g.Next(); err != nil || c.ID != i {
@@ -82,7 +82,7 @@ func TestStoppedGuestTakesWhatIsThere(t *testing.T) {
 	h, g := pair(t, Options{Geometry: small})
 	b := block(t, g, 10)
 	for i := range uint32(3) {
-		g.Submit(i, 0, b)
+		g.send(i, 0, b)
 		if _, err := h.Next(); err != nil {
 			t.Fatal(err)
 		}

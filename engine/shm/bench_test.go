@@ -31,7 +31,7 @@ func init() {
 			if sent < n && sent-seen < window {
 				b := blocks[sent%window]
 				copy(b, from)
-				g.Submit(uint32(sent), 0, b)
+				g.send(uint32(sent), 0, b)
 				sent++
 				continue
 			}

@@ -82,8 +82,9 @@ func (g *Guest) Offset(b []byte) (uint64, bool) {
 	return uint64(off), off < uintptr(g.g.ArenaBytes) && uintptr(len(b)) <= uintptr(g.g.ArenaBytes)-off
 }
 
-// Submit shows the engine a frame, and says whether there was a slot for it. A frame that
-// is not in the arena, or does not begin at a multiple of Block, is a bug and panics.
+// Submit shows the engine a frame, and says whether there was a slot for it: an engine that
+// sleeps sees it after Ring. A frame that is not in the arena, or does not begin at a
+// multiple of Block, is a bug and panics.
 func (g *Guest) Submit(id, producer uint32, frame []byte) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,8 +97,16 @@ func (g *Guest) Submit(id, producer uint32, frame []byte) bool {
 	}
 	g.open++
 	g.out.put(uint64(id)|uint64(producer)<<32, off, uint64(len(frame)))
-	g.host.ring()
 	return true
+}
+
+// Ring wakes the engine, if it sleeps, for what was submitted.
+func (g *Guest) Ring() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.host.ring()
+	}
 }
 
 // Next waits for the next completion. After Stop those that are there are still answered,

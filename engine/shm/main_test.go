@@ -116,3 +116,9 @@ func sockets(t testing.TB) (a, b *net.UnixConn) {
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return a, b
 }
+
+// send is Submit that wakes the engine.
+func (g *Guest) send(id, producer uint32, frame []byte) bool {
+	defer g.Ring()
+	return g.Submit(id, producer, frame)
+}

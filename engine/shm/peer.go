@@ -62,15 +62,19 @@ func Send(c *net.UnixConn, b []byte, f *os.File) error {
 	return err
 }
 
-// Receiver reads from a Unix socket and keeps the descriptor that comes along. Reading past
-// it would lose that.
+// Receiver reads from a Unix socket and keeps the descriptor that comes along, until File
+// has handed it over. Who reads past it otherwise loses it.
 type Receiver struct {
 	*net.UnixConn
 	file *os.File
+	over bool // no more are kept
 }
 
 // Read reads what is there.
 func (r *Receiver) Read(b []byte) (int, error) {
+	if r.over {
+		return r.UnixConn.Read(b)
+	}
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, got, _, _, err := r.ReadMsgUnix(b, oob)
 	if msgs, e := unix.ParseSocketControlMessage(oob[:got]); e == nil {
@@ -92,10 +96,10 @@ func (r *Receiver) keep(f *os.File) {
 	r.file = f
 }
 
-// File hands over what came, nil if nothing did.
+// File hands over what came, nil if nothing did. What comes later is not kept.
 func (r *Receiver) File() *os.File {
 	f := r.file
-	r.file = nil
+	r.file, r.over = nil, true
 	return f
 }
 

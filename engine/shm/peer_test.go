@@ -26,7 +26,7 @@ func init() {
 			for j := range b {
 				b[j] = byte(i)
 			}
-			if !g.Submit(i, 3, b) {
+			if !g.send(i, 3, b) {
 				return errors.New("no slot")
 			}
 			if a, err := g.Next(); err != nil || a.ID != i {

@@ -42,7 +42,7 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 		if sent < n && len(flying) < small.Slots {
 			b := block(t, g, 64)
 			b = fmt.Appendf(b[:0], "frame %d of producer %d", sent, sent*7)
-			if !g.Submit(sent, sent*7, b) {
+			if !g.send(sent, sent*7, b) {
 				t.Fatalf("there is no slot, with %d of %d in use", len(flying), small.Slots)
 			}
 			flying = append(flying, b)
@@ -71,22 +71,22 @@ func TestFullRing(t *testing.T) {
 	h, g := pair(t, Options{Geometry: small})
 	b := block(t, g, 100)
 	for i := range uint32(small.Slots) {
-		if !g.Submit(i, 0, b) {
+		if !g.send(i, 0, b) {
 			t.Fatalf("submission %d: no slot", i)
 		}
 	}
-	if g.Submit(99, 0, b) {
+	if g.send(99, 0, b) {
 		t.Fatal("there was a slot too many")
 	}
 	if _, err := h.Next(); err != nil {
 		t.Fatal(err)
 	}
-	if g.Submit(99, 0, b) {
+	if g.send(99, 0, b) {
 		t.Fatal("a slot is free whose submission is not answered")
 	}
 	h.Answered() // over the socket
 	g.Answered()
-	if !g.Submit(99, 0, b) {
+	if !g.send(99, 0, b) {
 		t.Fatal("no slot after an answer over the socket")
 	}
 	if n := h.Unanswered(); n != 0 {
@@ -223,7 +223,7 @@ func TestI03FieldsChangeWhileTheyAreChecked(t *testing.T) {
 	b := block(t, g, 100)
 	var taken, refused int
 	for i := 0; taken < rounds(20_000, 2_000_000) || refused < 1000; i++ {
-		if !g.Submit(uint32(i), 1, b) {
+		if !g.send(uint32(i), 1, b) {
 			t.Fatal("no slot")
 		}
 		s, err := h.Next()
@@ -299,7 +299,7 @@ func TestI05Wrap(t *testing.T) {
 	h, g := pair(t, Options{Geometry: small, start: math.MaxUint64 - 11})
 	b := block(t, g, 10)
 	for i := range uint32(100) {
-		if !g.Submit(i, 0, b) {
+		if !g.send(i, 0, b) {
 			t.Fatal("no slot")
 		}
 		s, err := h.Next()
@@ -337,7 +337,7 @@ func TestI05GeometryIsPrivate(t *testing.T) {
 		g.scribble(small.ArenaBytes+at, math.MaxUint64)
 	}
 	for i := range uint32(100) {
-		if !g.Submit(i, 0, b) {
+		if !g.send(i, 0, b) {
 			t.Fatal("no slot")
 		}
 		if s, err := h.Next(); err != nil || s.ID != i {
@@ -366,7 +366,7 @@ func TestI11ClientCutsTheMemory(t *testing.T) {
 		}
 	}
 	b := block(t, g, 100)
-	g.Submit(1, 1, b)
+	g.send(1, 1, b)
 	s, err := h.Next()
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +398,7 @@ func TestI11HolesBeforeTheStart(t *testing.T) {
 	}
 	f := again(t, h.File())
 	defer f.Close()
-	g.Submit(1, 1, b)
+	g.send(1, 1, b)
 	s, err := h.Next()
 	if err != nil || h.Bytes(s)[0] != 0 {
 		t.Fatal(s, err)

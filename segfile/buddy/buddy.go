@@ -183,6 +183,9 @@ func (a *Arena) Contains(b []byte) bool {
 // Size is how many bytes the arena holds.
 func (a *Arena) Size() int64 { return int64(len(a.mem)) }
 
+// Largest is the size of the largest block that there could be.
+func (a *Arena) Largest() int { return Block << (len(a.heads) - 1) }
+
 // Bytes is all of the memory, to register it with a kernel.
 func (a *Arena) Bytes() []byte { return a.mem }
 

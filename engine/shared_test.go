@@ -1,0 +1,171 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/ringfence/ringfence/engine/client"
+	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/engine/shm"
+)
+
+// sharer serves an engine to clients that share memory with it, at a path that stays the
+// same over restarts.
+type sharer struct {
+	t    testing.TB
+	path string
+	opts server.Options
+
+	*server.Server
+	serving sync.WaitGroup
+}
+
+func shareMemory(t testing.TB, e *Engine, o server.Options) *sharer {
+	t.Helper()
+	s := &sharer{t: t, path: filepath.Join(t.TempDir(), "s"), opts: o}
+	s.opts.Logger = slog.New(slog.DiscardHandler)
+	s.start(e)
+	t.Cleanup(func() { s.stop(within(t)) })
+	return s
+}
+
+func (s *sharer) start(e *Engine) {
+	var err error
+	var l *net.UnixListener
+	if s.Server, err = server.New(e.Backend(), s.opts); err == nil {
+		l, err = shm.Listen(s.path, 0o600)
+	}
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	sv := s.Server
+	s.serving.Go(func() {
+		if err := sv.ServeShared(l); err != nil && !errors.Is(err, server.ErrShutdown) {
+			s.t.Errorf("serve: %v", err)
+		}
+	})
+}
+
+// stop ends the server, and its connections at once if ctx has ended.
+func (s *sharer) stop(ctx context.Context) {
+	if err := s.Shutdown(ctx); err != nil && ctx.Err() == nil {
+		s.t.Error(err)
+	}
+	s.serving.Wait()
+}
+
+// cut ends all connections in the middle of what they do.
+func (s *sharer) cut(e *Engine) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.stop(ctx)
+	s.start(e)
+}
+
+func (s *sharer) dial(memory int) *client.Client {
+	s.t.Helper()
+	c, err := client.DialShm(within(s.t), s.path, client.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience, MemoryBytes: memory})
+	must(s.t, err)
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestSharedClientAndLinkedProgramSeeTheSame(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	s := shareMemory(t, e, server.Options{})
+	clientSeesTheSame(t, e, s.dial(0))
+	if n := s.Stats().Shared; n.Submissions == 0 || n.Copies != n.Submissions || n.Hostile+n.Faults != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// Connections end at random under load, and ranges split and merge: every acknowledged
+// record is there once, those of a key in order. There is little memory, so that batches
+// of a memory that is gone wait for room in the next one.
+func TestSharedClientThroughCuts(t *testing.T) {
+	for _, memory := range []int{1 << 20, 16 << 20} {
+		e := open(t, t.TempDir(), Options{})
+		s := shareMemory(t, e, server.Options{})
+		c := s.dial(memory)
+		must(t, c.CreateTopic(within(t), "t", TopicOptions{}))
+		seq := uint32(0)
+		admin := dial(t, serve(t, e))
+		changes := 0
+		stop := again(func() {
+			left, right, err := admin.SplitRange(within(t), "t", seq)
+			if err == nil {
+				seq, err = admin.MergeRanges(within(t), "t", left, right)
+			}
+			if err != nil {
+				t.Errorf("split and merge: %v", err)
+			}
+			changes++
+		})
+		var mu sync.Mutex
+		cuts := 0
+		l := &load{writers: 4, records: rounds(4000), meanwhile: func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if cuts < rounds(10) {
+				cuts++
+				s.cut(e)
+			}
+		}}
+		l.run(t, c, ProducerOptions{Topic: "t", BatchBytes: memory / 8})
+		stop()
+		if cuts < 5 || changes == 0 {
+			t.Errorf("%d cuts, %d changes of ranges", cuts, changes)
+		}
+		l.check(t, readEntries(t, e))
+		must(t, c.Close())
+	}
+}
+
+// The server and its engine stop in good order and start again, while a client sends.
+func TestSharedClientOverRestarts(t *testing.T) {
+	dir := t.TempDir()
+	e, err := Open(dir, small(Options{}))
+	must(t, err)
+	s := shareMemory(t, e, server.Options{})
+	c := s.dial(4 << 20)
+	must(t, c.CreateTopic(within(t), "t", TopicOptions{}))
+	var mu sync.Mutex
+	restarts := 0
+	l := &load{writers: 3, records: rounds(2000), meanwhile: func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if restarts == rounds(3) {
+			return
+		}
+		restarts++
+		s.stop(within(t))
+		shut(t, e)
+		if e, err = Open(dir, small(Options{})); err != nil {
+			t.Error(err)
+			return
+		}
+		s.start(e)
+	}}
+	l.run(t, c, ProducerOptions{Topic: "t", BatchBytes: 4096})
+	if restarts == 0 {
+		t.Error("nothing started again")
+	}
+	must(t, c.Close())
+	s.stop(within(t))
+	l.check(t, readEntries(t, e))
+	shut(t, e)
+}
+
+// Whoever may not share memory is told so by Dial, and does not try for long.
+func TestSharedClientIsRefused(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	s := shareMemory(t, e, server.Options{Sharing: server.Sharing{UIDs: []uint32{54321}}})
+	_, err := client.DialShm(within(t), s.path, client.Options{})
+	is(t, err, client.ErrRefused, s.path, "shm-uids")
+}
