@@ -35,11 +35,11 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	if addr == "" {
 		return a.withEngine(ctx, create, func(ctx context.Context, e *engine.Engine) error { return f(ctx, linkedLog{e}) })
 	}
-	o := client.Options{Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	if o.TLS, err = a.client.tls(); err != nil {
+	o, err := a.clientOptions()
+	if err != nil {
 		return err
 	}
-	if err := a.credentials(&o); err != nil {
+	if o.TLS, err = a.client.tls(); err != nil {
 		return err
 	}
 	c, err := client.Dial(ctx, addr, o)
@@ -48,6 +48,30 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return f(ctx, remoteLog{c})
+}
+
+// withShared is withLog of the server that shares memory at a socket.
+func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Context, l api.Log) error) (err error) {
+	if a.client.server != "" || a.dataDirGiven() {
+		return usageError{errors.New("--shm with --server or --data-dir: topics are reached in one way or the other")}
+	}
+	o, err := a.clientOptions()
+	if err != nil {
+		return err
+	}
+	c, err := client.DialShm(ctx, path, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return f(ctx, remoteLog{c})
+}
+
+// clientOptions are those of any server.
+func (a *app) clientOptions() (client.Options, error) {
+	o := client.Options{Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	err := a.credentials(&o)
+	return o, err
 }
 
 // howToConnect adds what to do about a connection that failed.

@@ -55,6 +55,17 @@ var allMetrics = []metric{
 	counter("received_bytes_total", "Bytes of requests.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Received) }),
 	counter("sent_bytes_total", "Bytes of answers and pages.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Sent) }),
 	gauge("request_bytes", "Memory that requests take until they are answered, without the arena's.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.HeapBytes) }),
+	gauge("shm_clients", "Clients that share memory with the server.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Clients) }),
+	gauge("shm_bytes", "Memory that they share.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Bytes) }),
+	counter("shm_clients_attached_total", "Clients that came to share memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Attached) }),
+	counter("shm_clients_refused_total", "Connections of users who may not share memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Refused) }),
+	counter("shm_clients_hostile_total", "Clients that were cut off for breaking the rules of shared memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Hostile) }),
+	counter("shm_clients_faults_total", "Clients that were cut off because their memory failed.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Faults) }),
+	counter("shm_submissions_total", "Frames that came through shared memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Submissions) }),
+	counter("shm_submitted_bytes_total", "Bytes of these.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.FrameBytes) }),
+	counter("shm_copies_total", "Of these frames, those that were copied.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Copies) }),
+	counter("shm_copied_bytes_total", "Bytes of those.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.CopiedBytes) }),
+	counter("shm_ring_full_total", "Frames after which their client could send no more until one was answered.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.RingFull) }),
 	gauge("page_bytes", "Memory that pages take until they are sent.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.PageBytes) }),
 }
 

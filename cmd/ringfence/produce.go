@@ -19,6 +19,7 @@ import (
 
 type produceFlags struct {
 	file     string
+	shm      string
 	keys     string
 	headers  []string
 	batch    sizeFlag
@@ -43,12 +44,14 @@ what they say, so an id belongs to one input of one topic for ever: other input
 under it is taken for a repeat and is not stored. A warning says when lines were.
 Records of one key keep their order.`,
 		Example: `  journalctl -o cat | ringfence produce logs --create
-  ringfence produce logs --file access.log --key-regexp '^(\S+)' --producer-id 1`,
+  ringfence produce logs --file access.log --key-regexp '^(\S+)' --producer-id 1
+  ringfence produce logs --shm /run/ringfence/shm < access.log`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.produce(cmd.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&f.file, "file", "f", "", "read this file instead of standard input")
+	fl.StringVar(&f.shm, "shm", "", "share memory with the server at this socket ('ringfence serve --shm'), in place of --server or --data-dir")
 	fl.StringVar(&f.keys, "key-regexp", "", "take a line's key from its first match: group 1, or all of it; lines without a match have no key")
 	fl.StringArrayVar(&f.headers, "header", nil, "NAME=VALUE put on every record; may be given again")
 	fl.Var(&f.batch, "batch", "most bytes of a batch, and so of a record")
@@ -95,7 +98,11 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 		return err
 	}
 	defer in.Close()
-	return a.withLog(ctx, f.create, func(ctx context.Context, l api.Log) error {
+	with := func(do func(context.Context, api.Log) error) error { return a.withLog(ctx, f.create, do) }
+	if f.shm != "" {
+		with = func(do func(context.Context, api.Log) error) error { return a.withShared(ctx, f.shm, do) }
+	}
+	return with(func(ctx context.Context, l api.Log) error {
 		if f.create {
 			err := l.CreateTopic(ctx, topic, engine.TopicOptions{})
 			if err != nil && !errors.Is(err, engine.ErrTopicExists) {

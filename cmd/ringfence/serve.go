@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/spf13/cobra"
 )
 
@@ -20,6 +23,7 @@ type serveFlags struct {
 	config   string
 	listen   string
 	socket   string
+	shm      string
 	admin    string
 	tlsCert  string
 	tlsKey   string
@@ -37,10 +41,14 @@ type serveFlags struct {
 	maxRequests                int
 	idle, frameTime, writeTime time.Duration
 	groupSession               time.Duration
+
+	shmUIDs, shmGIDs    []uint
+	shmArena, shmMemory sizeFlag
+	shmClients          int
 }
 
 func (a *app) serveCommand() *cobra.Command {
-	f := serveFlags{segment: 256 << 20, arena: 64 << 20, reserve: 64 << 20}
+	f := serveFlags{segment: 256 << 20, arena: 64 << 20, reserve: 64 << 20, shmArena: 64 << 20, shmMemory: 1 << 30}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve a data directory over the network",
@@ -78,6 +86,12 @@ machines reach it takes --insecure as well.`,
 	fl.StringVar(&f.config, "config", "", "file of settings")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:4040", "address for clients; \"\" for none")
 	fl.StringVar(&f.socket, "socket", "", "Unix socket for clients of this host")
+	fl.StringVar(&f.shm, "shm", "", "Unix socket for programs of this host that share memory with the server")
+	fl.UintSliceVar(&f.shmUIDs, "shm-uids", nil, "users, by number, whose programs may; with neither of these two the server's own")
+	fl.UintSliceVar(&f.shmGIDs, "shm-gids", nil, "groups whose programs may")
+	fl.Var(&f.shmArena, "shm-arena", "most memory that one of them gets")
+	fl.Var(&f.shmMemory, "shm-memory", "most memory that all of them get")
+	fl.IntVar(&f.shmClients, "shm-clients", 64, "most of them at a time")
 	fl.StringVar(&f.admin, "admin", "127.0.0.1:4041", "address of health, metrics and profiles; \"\" for none")
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate chain, PEM; a file that changes is read again")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "its private key, PEM")
@@ -156,6 +170,10 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 		MaxConns: f.maxConns, MaxConnsPerIP: f.maxPerIP, MaxRequests: f.maxRequests,
 		IdleTimeout: f.idle, FrameTimeout: f.frameTime, WriteTimeout: f.writeTime,
 		Session: f.groupSession,
+		Sharing: server.Sharing{
+			UIDs: numbers(f.shmUIDs), GIDs: numbers(f.shmGIDs),
+			ArenaBytes: int64(f.shmArena), TotalBytes: int64(f.shmMemory), Clients: f.shmClients,
+		},
 	}
 	d.guard(f, reach, &o)
 	d.server, err = server.New(d.engine.Backend(), o)
@@ -172,9 +190,18 @@ func (f *serveFlags) checkLimits() error {
 	for _, n := range []struct {
 		name string
 		n    int
-	}{{"max-connections", f.maxConns}, {"max-connections-per-ip", f.maxPerIP}, {"max-requests", f.maxRequests}} {
+	}{{"max-connections", f.maxConns}, {"max-connections-per-ip", f.maxPerIP}, {"max-requests", f.maxRequests}, {"shm-clients", f.shmClients}} {
 		if n.n < 1 {
 			return fmt.Errorf("--%s is %d: want 1 or more", n.name, n.n)
+		}
+	}
+	if f.shmArena < shm.MinArena || f.shmArena > shm.MaxArena || f.shmMemory < f.shmArena {
+		return fmt.Errorf("--shm-arena is %d and --shm-memory %d bytes: want %d to %d for one client, and as much or more for all",
+			f.shmArena, f.shmMemory, shm.MinArena, shm.MaxArena)
+	}
+	for _, id := range slices.Concat(f.shmUIDs, f.shmGIDs) {
+		if id >= math.MaxUint32 {
+			return fmt.Errorf("--shm-uids and --shm-gids: %d is no number of a user or group", id)
 		}
 	}
 	for _, d := range []struct {
@@ -186,6 +213,14 @@ func (f *serveFlags) checkLimits() error {
 		}
 	}
 	return nil
+}
+
+// numbers are those of users or groups.
+func numbers(list []uint) (ids []uint32) {
+	for _, n := range list {
+		ids = append(ids, uint32(n))
+	}
+	return ids
 }
 
 func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
@@ -224,6 +259,7 @@ type daemon struct {
 	server *server.Server
 
 	clients []net.Listener
+	shared  *net.UnixListener // nil: no memory is shared
 	adminAt net.Listener
 	admin   *http.Server
 	state   adminState
@@ -256,6 +292,16 @@ func (d *daemon) bind(f *serveFlags) error {
 		}
 		d.clients = append(d.clients, l)
 	}
+	if f.shm != "" {
+		mode := os.FileMode(0o660)
+		if len(f.shmUIDs)+len(f.shmGIDs) > 0 {
+			mode = 0o666 // who connects is asked who he is, and told if he may not
+		}
+		var err error
+		if d.shared, err = shm.Listen(f.shm, mode); err != nil {
+			return fmt.Errorf("--shm: %w", err)
+		}
+	}
 	if f.admin != "" {
 		var err error
 		if d.adminAt, err = listen("admin", "tcp", f.admin); err != nil {
@@ -281,14 +327,19 @@ func removeStale(path string) error {
 
 // run serves until ctx ends, then drains and closes.
 func (d *daemon) run(ctx context.Context) error {
-	failed := make(chan error, len(d.clients))
+	failed := make(chan error, len(d.clients)+1)
 	for _, l := range d.clients {
 		d.log.Info("serving", "address", l.Addr().String())
 		go func() { failed <- d.server.Serve(l) }()
 	}
+	served := len(d.clients)
+	if d.shared != nil {
+		d.log.Info("sharing memory", "address", d.shared.Addr().String())
+		go func() { failed <- d.server.ServeShared(d.shared) }()
+		served++
+	}
 	d.state.ready(d.engine, d.server)
 	var err error
-	served := len(d.clients)
 	select {
 	case <-ctx.Done():
 		d.log.Info("stopping", "grace", d.grace)
@@ -317,6 +368,9 @@ func (d *daemon) run(ctx context.Context) error {
 func (d *daemon) closeListeners() {
 	for _, l := range d.clients {
 		l.Close()
+	}
+	if d.shared != nil {
+		d.shared.Close()
 	}
 	if d.admin != nil {
 		d.admin.Close()

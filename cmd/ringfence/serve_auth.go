@@ -25,8 +25,8 @@ type reach struct {
 
 // mayListen refuses what would let strangers in, or passwords out.
 func (f *serveFlags) mayListen() (r reach, err error) {
-	if f.listen == "" && f.socket == "" {
-		return r, refusal{errors.New("neither --listen nor --socket: nobody could reach it")}
+	if f.listen == "" && f.socket == "" && f.shm == "" {
+		return r, refusal{errors.New("neither --listen nor --socket nor --shm: nobody could reach it")}
 	}
 	if f.admin != "" && !f.insecure {
 		if local, err := isLoopback(f.admin); err != nil {

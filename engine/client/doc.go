@@ -1,12 +1,13 @@
-// Package client reaches a Ringfence server over TCP, TLS or a Unix socket, with the
-// nouns and the promises of package engine: a program changes from one to the other in
+// Package client reaches a Ringfence server over TCP, TLS, a Unix socket or shared memory,
+// with the nouns and the promises of package engine: a program changes from one to the other in
 // the line that opens it.
 //
 // # Nouns
 //
 // A [Client] is a server's address with two connections, from [Dial] to Close: one for
 // producers, one for everything else, so that a page on its way never delays an
-// acknowledgement. A [Producer] sends records to one topic: one at a time and waiting,
+// acknowledgement. From [DialShm] on the first of them shares memory with the server, and
+// batches are built there. A [Producer] sends records to one topic: one at a time and waiting,
 // one at a time with a callback, or many in a [Batch]. A [Consumer] reads one topic.
 //
 // # Promises
@@ -27,9 +28,9 @@
 //
 // # Goroutines and locks
 //
-// A connection has a reader and a writer. The reader hands answers over and waits for
-// nobody; callbacks run on a goroutine of their producer. Lock order: Producer.mu, then
-// link.mu, then conn.mu and memory.mu. None is held across I/O or a callback.
+// A connection has a reader and a writer, and one with shared memory a third who takes
+// answers from there. They hand answers over and wait for nobody; callbacks run on a goroutine of their producer. Lock order: Producer.mu, then
+// link.mu, then conn.mu, then memory.mu. None is held across I/O or a callback.
 //
 // retry.go says which failures are tried again, by whom and how often.
 package client

@@ -104,6 +104,9 @@ func (m *memory) release(slab []byte) {
 		m.free[class] = append(m.free[class], slab)
 		m.live.count(slab, -1)
 	}
+	if m.shared != nil {
+		m.dropSpare(m.shared)
+	}
 	m.wake()
 }
 

@@ -127,15 +127,13 @@ func (m *memory) displace(p *pool, copied []byte) {
 	} else {
 		p.release(copied)
 	}
-	if m.elsewhere(p) == 0 {
-		m.dropSpare(p)
-	}
+	m.dropSpare(p)
 	m.wake()
 }
 
-// dropSpare gives the spare memory back that no batch needs. mu is held.
+// dropSpare gives the spare memory back once no batch needs it any more. mu is held.
 func (m *memory) dropSpare(p *pool) {
-	if p.spare != nil && !p.used {
+	if p.spare != nil && !p.used && (p.dead || m.elsewhere(p) == 0) {
 		p.release(p.spare)
 		p.spare = nil
 	}

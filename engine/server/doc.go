@@ -1,5 +1,6 @@
 // Package server serves an engine to clients over framed TCP, as package engine/wire
-// lays the frames out.
+// lays the frames out, and to clients of its host through memory that both share, as
+// package engine/shm lays that out.
 //
 // A [Server] accepts connections from any number of listeners. A connection starts with
 // a hello, logs in where the server wants that, opens producers and consumers, which
@@ -18,6 +19,11 @@
 // keep a page's memory, or its file, until it is written. What lies in a file goes to
 // other machines by sendfile, and through TLS and to this one in pieces.
 //
+// The connection of a client that shares memory has one goroutine more, which takes frames
+// from that memory, copies them to memory of the engine and hands them over itself. Who
+// hears from the engine that a frame is durable tells the client there; errors, which have words, go
+// over the socket. The memory lives as long as the connection.
+//
 // A coordinator shares the ranges of topics out among the members of groups. It runs in
 // whoever asks, under a lock.
 //
@@ -35,4 +41,5 @@
 //   - A peer that stops reading, sends slowly or falls silent loses its connection and
 //     holds up nobody else.
 //   - Foreign bytes are verified before they are looked at; none makes the server panic.
+//     Those that their sender can still change are copied first.
 package server
