@@ -156,7 +156,7 @@ func (c *conn) hear() error {
 			return fmt.Errorf("%w: an answer in shared memory that was not asked for", ErrProtocol)
 		}
 		r.owner.answered(r, answer{placed: wire.ProduceReply{
-			Range: done.Range, First: done.First, Last: done.Last, Duplicate: done.Duplicate,
+			Range: done.Range, First: done.First, Last: done.Last, Repeats: done.Repeats,
 		}})
 	}
 }

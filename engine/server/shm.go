@@ -322,7 +322,7 @@ func (s *shared) complete(id uint32, at api.Placement, err error) {
 	if err != nil {
 		s.fail(id, err)
 	} else {
-		s.host.Complete(shm.Completion{ID: id, Range: at.Range, First: at.First, Last: at.Last, Duplicate: at.Duplicate})
+		s.host.Complete(shm.Completion{ID: id, Range: at.Range, First: at.First, Last: at.Last, Repeats: at.Repeats})
 	}
 	s.flying.Done()
 }

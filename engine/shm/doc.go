@@ -55,7 +55,7 @@
 //	 12    4 range
 //	 16    8 first    offset of the frame's first record
 //	 24    8 last     of its last one
-//	 32    8 flags    1: all of it was stored before, and where is not known
+//	 32    8 repeats  how many of its records were stored before
 //
 // Positions count up from start and wrap at 2^64; that of a slot is its index modulo the
 // number of slots. A slot holds what belongs to position p once its turn is p + 1; before

@@ -119,7 +119,7 @@ func (g *Guest) Next() (Completion, error) {
 	g.back.take(w[:])
 	g.Answered()
 	return Completion{
-		ID: uint32(w[0]), Range: uint32(w[0] >> 32), First: w[1], Last: w[2], Duplicate: w[3]&flagDuplicate != 0,
+		ID: uint32(w[0]), Range: uint32(w[0] >> 32), First: w[1], Last: w[2], Repeats: uint32(w[3]),
 	}, nil
 }
 

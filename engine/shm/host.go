@@ -130,17 +130,13 @@ func (h *Host) freeze() error {
 
 // Complete answers a submission. It does not wait. After Close it does nothing.
 func (h *Host) Complete(c Completion) {
-	flags := uint64(0)
-	if c.Duplicate {
-		flags = flagDuplicate
-	}
 	h.answered.Add(1) // before the client can see it, and submit anew
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return
 	}
-	h.out.put(uint64(c.ID)|uint64(c.Range)<<32, c.First, c.Last, flags)
+	h.out.put(uint64(c.ID)|uint64(c.Range)<<32, c.First, c.Last, uint64(c.Repeats))
 	h.guest.ring()
 }
 

@@ -95,7 +95,5 @@ type Completion struct {
 	ID          uint32
 	Range       uint32
 	First, Last uint64
-	Duplicate   bool
+	Repeats     uint32 // how many of the records were stored before
 }
-
-const flagDuplicate = 1

@@ -33,7 +33,7 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 				failed <- fmt.Errorf("submission %d has id %d and %q, want %q", i, s.ID, h.Bytes(s), want)
 				return
 			}
-			h.Complete(Completion{ID: s.ID, First: uint64(s.ID) * 3, Last: uint64(s.ID)*3 + 2, Range: s.ID, Duplicate: s.ID%2 == 0})
+			h.Complete(Completion{ID: s.ID, First: uint64(s.ID) * 3, Last: uint64(s.ID)*3 + 2, Range: s.ID, Repeats: s.ID % 5})
 		}
 		failed <- nil
 	}()
@@ -50,7 +50,7 @@ func TestFramesArriveAndAreAnswered(t *testing.T) {
 			continue
 		}
 		c, err := g.Next()
-		want := Completion{ID: seen, First: uint64(seen) * 3, Last: uint64(seen)*3 + 2, Range: seen, Duplicate: seen%2 == 0}
+		want := Completion{ID: seen, First: uint64(seen) * 3, Last: uint64(seen)*3 + 2, Range: seen, Repeats: seen % 5}
 		if err != nil || c != want {
 			t.Fatalf("%+v, %v, want %+v", c, err, want)
 		}
