@@ -96,6 +96,14 @@ func (l *lease) NewFrame(ctx context.Context, size int) (server.Frame, error) {
 	return f, nil
 }
 
+func (l *lease) Lend(frame []byte, release func()) (server.Frame, error) {
+	f, err := l.Producer.Lend(frame, release)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
 // Log is the identity of the directory's metadata, to which the log belongs.
 func (b *backend) Log() string { return b.host.Disk() }
 

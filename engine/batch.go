@@ -18,6 +18,7 @@ type batch struct {
 	slab      []byte // arena memory, unless onHeap
 	onHeap    bool   // to be moved to the arena before it leaves
 	aboard    bool   // slab is the engine's lifeboat
+	loan      *loan  // slab is memory of others (lend.go)
 	build     record.Builder
 	frame     []byte      // set once finished; lies in slab
 	info      record.Head // of frame
@@ -126,7 +127,9 @@ func (b *batch) finish(l *lane) error {
 		b.frame = b.slab[:len(frame)] // where it lies, with the slab's capacity
 	} else {
 		b.info.PrevSeq, b.info.Base, b.info.Durable = before(b.info.FirstSeq, l.sent), 0, 0
-		b.info.Put(b.frame, 0)
+		if b.loan == nil { // else the store writes the header that it is given
+			b.info.Put(b.frame, 0)
+		}
 	}
 	l.sent = max(l.sent, b.info.LastSeq)
 	return nil
@@ -230,12 +233,14 @@ const maxSpare = 64
 func (p *Producer) free(b *batch) {
 	switch {
 	case b.slab == nil || b.onHeap:
+	case b.loan != nil:
+		b.loan.end()
 	case b.aboard:
 		p.e.lifeboat <- b.slab
 	default:
 		p.e.arena.Free(b.slab)
 	}
-	b.slab, b.aboard = nil, false
+	b.slab, b.aboard, b.loan = nil, false, nil
 }
 
 // recycle gives the memory back. mu is held.

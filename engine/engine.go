@@ -33,11 +33,12 @@ const commandTimeout = 10 * time.Second
 // Engine is a log store in one directory, inside this process. All methods are safe
 // for concurrent use.
 type Engine struct {
-	dir   string
-	opts  Options
-	log   *slog.Logger
-	disk  disk.Disk // the store's once there is one
-	arena *disk.Arena
+	dir     string
+	opts    Options
+	log     *slog.Logger
+	disk    disk.Disk // the store's once there is one
+	arena   *disk.Arena
+	lenders disk.Memories // that frames are lent from
 	// lifeboat holds one slab that fits any frame, for batches that leave before the
 	// memory they need can be free (reroute.go).
 	lifeboat chan []byte

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -11,9 +12,9 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Frame is memory of the engine for one record frame that was built elsewhere: it is
-// filled from a socket and goes to the device from where it lies. One goroutine uses
-// it, until Send or Discard.
+// Frame is memory for one record frame that was built elsewhere: of the engine, filled
+// from a socket, or lent by whoever built it (Producer.Lend). It goes to the device from
+// where it lies. One goroutine uses it, until Send or Discard.
 type Frame struct {
 	p    *Producer
 	b    *batch
@@ -49,6 +50,9 @@ func (f *Frame) Discard() {
 	if f.b == nil {
 		return
 	}
+	if f.b.loan != nil {
+		f.p.free(f.b)
+	}
 	f.p.mu.Lock()
 	f.p.recycle(f.b)
 	f.p.mu.Unlock()
@@ -69,8 +73,9 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 	if f.b == nil {
 		return ErrBatchSent
 	}
-	p, b := f.p, f.b
-	head, err := p.e.verify(f.Bytes())
+	p := f.p
+	head, err := f.verify(ctx)
+	b := f.b
 	if err == nil {
 		err = p.fits(&head, f.size)
 	}
@@ -105,6 +110,33 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 		p.mu.Lock()
 	}
 	b.leave(p)
+	return nil
+}
+
+// verify verifies the frame. A compressed one that is lent is copied first.
+func (f *Frame) verify(ctx context.Context) (record.Head, error) {
+	if f.b.loan != nil {
+		head, err := record.VerifyShared(f.Bytes(), 0)
+		if !errors.Is(err, record.ErrUsage) {
+			return head, err
+		}
+		if err := f.copy(ctx); err != nil {
+			return head, err
+		}
+	}
+	return f.p.e.verify(f.Bytes())
+}
+
+// copy takes a lent frame into memory of the engine, which it waits for, and ends the
+// loan.
+func (f *Frame) copy(ctx context.Context) error {
+	own, err := f.p.NewFrame(ctx, f.size)
+	if err != nil {
+		return err
+	}
+	copy(own.Bytes(), f.Bytes())
+	f.Discard()
+	f.b = own.b
 	return nil
 }
 

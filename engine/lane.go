@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -141,7 +142,10 @@ func (l *lane) send(mine *batch) (handed bool) {
 		}
 		l.flying++
 		b.head = l.head
-		b.req.Frame, b.req.Lead = b.frame, b == mine
+		b.req.Frame, b.req.Lead, b.req.Foreign = b.frame, b == mine, b.loan != nil
+		if b.req.Foreign {
+			b.req.Head = b.info
+		}
 		roll := b.plan.Roll
 		p.mu.Unlock()
 		err := b.head.Append(&b.req) // b may have landed, and be another one, when it returns
@@ -210,6 +214,9 @@ func (l *lane) answer(b *batch, err error) {
 		fallthrough
 	default:
 		l.broken = true
+		if errors.Is(err, store.ErrGap) { // one before it failed
+			err = fmt.Errorf("%w: %w", ErrHalted, err)
+		}
 		p.conclude(b, Placement{}, err)
 	}
 	if l.flying == 0 && l.broken {
@@ -251,6 +258,9 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 	if b.done != nil || len(b.calls) > 0 {
 		done := b.done
 		p.mu.Unlock()
+		if b.loan != nil {
+			p.free(b) // before its owner hears
+		}
 		if done != nil {
 			close(done) // those who wake up would meet at mu
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -307,13 +308,17 @@ func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 		b.frame = b.slab[:len(frame)]
 	}
 	b.info.Base, b.info.Durable = 0, 0
-	b.info.Put(b.frame, 0)
+	lent := b.loan != nil
 	if !b.onHeap {
 		frame := slices.Clone(b.frame)
 		p.free(b)
 		b.slab, b.frame, b.onHeap = frame, frame, true
 	}
+	b.info.Put(b.frame, 0)
 	view, err := record.Verify(b.frame, 0, nil)
+	if err != nil && lent {
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -114,6 +114,7 @@ var (
 	ErrBatchFull        = api.ErrBatchFull        // send it and make a new one
 	ErrBatchSent        = api.ErrBatchSent        // make a new one
 	ErrHalted           = api.ErrHalted           // a record was not stored: send all again with a new producer of its ID
+	ErrChanged          = api.ErrChanged          // lent memory is left alone until it is released
 	ErrTimeout          = api.ErrTimeout          // it may still take effect
 
 	ErrNoSuchUser      = api.ErrNoSuchUser      // make it first

@@ -32,6 +32,9 @@ type Engine interface {
 
 	api.Access // who may do what
 
+	// Register lets frames be lent from memory that another process can write, in whole
+	// blocks of 4,096 bytes. unregister waits until no loan is out; then the memory may go.
+	Register(mem []byte) (unregister func() error, err error)
 	// OpenProducer opens a producer; with id 0 the engine draws one. The records of an
 	// unnumbered one have no sequences.
 	OpenProducer(topic string, id uint64, unnumbered bool) (Producer, error)
@@ -70,13 +73,18 @@ type MemberEngine interface {
 	CommitRanges(ctx context.Context, topic, group, cursor string, generation uint64) error
 }
 
-// Producer stores the frames of one producer. One goroutine calls NewFrame and Send,
+// Producer stores the frames of one producer. One goroutine calls NewFrame, Lend and Send,
 // and no others once Close was called.
 type Producer interface {
 	ID() uint64
 	MaxFrame() int // bytes of the largest frame it takes
 	// NewFrame returns memory for a frame of size bytes, and waits for it until ctx ends.
 	NewFrame(ctx context.Context, size int) (Frame, error)
+	// Lend is a frame that lies in registered memory already, at the begin of a block, with
+	// its last block to itself. release is called once, before done is or by Discard, when
+	// nothing uses the memory any more. Where that was changed before, the frame fails with
+	// an api.ErrChanged.
+	Lend(frame []byte, release func()) (Frame, error)
 	// Close returns when every frame that was sent is durable or failed, or when ctx ends;
 	// then it may be called again.
 	Close(ctx context.Context) error

@@ -266,6 +266,16 @@ func (p *fakeProducer) NewFrame(ctx context.Context, size int) (Frame, error) {
 	return &fakeFrame{p: p, b: make([]byte, size)}, nil
 }
 
+// Lend takes a copy.
+func (p *fakeProducer) Lend(frame []byte, release func()) (Frame, error) {
+	f := &fakeFrame{p: p, b: append([]byte(nil), frame...)}
+	p.e.set(func() { p.e.taken += len(frame) })
+	release()
+	return f, nil
+}
+
+func (e *fakeEngine) Register([]byte) (func() error, error) { return func() error { return nil }, nil }
+
 func (p *fakeProducer) Close(ctx context.Context) error {
 	landed := make(chan struct{})
 	go func() { p.flights.Wait(); close(landed) }()

@@ -22,6 +22,7 @@ var codes = []struct {
 	{api.ErrOutOfSpace, wire.CodeOutOfSpace},
 	{api.ErrHalted, wire.CodeProducerHalted},
 	{api.ErrOverloaded, wire.CodeOverloaded},
+	{api.ErrChanged, wire.CodeCorruptFrame},
 	{api.ErrNoSuchTopic, wire.CodeNoSuchTopic},
 	{api.ErrTopicExists, wire.CodeTopicExists},
 	{api.ErrInvalidTopicName, wire.CodeInvalidName},

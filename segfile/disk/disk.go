@@ -300,7 +300,7 @@ func (op *Op) Check(a *Arena, others *Memories) error {
 	case a.Contains(op.Buf):
 		return nil
 	}
-	if op.Impl.memory = others.claim(op.Buf); op.Impl.memory == nil {
+	if op.Impl.memory = others.Claim(op.Buf); op.Impl.memory == nil {
 		return fmt.Errorf("%w: the buffer of a queue operation must be allocated from the disk's arena, or registered with the disk", ErrInvalid)
 	}
 	return nil

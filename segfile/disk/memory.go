@@ -11,8 +11,8 @@ import (
 	"github.com/ringfence/ringfence/ring"
 )
 
-// Memories is the memory of others that queues of a disk may use besides its Arena.
-// It is for implementations of Disk.
+// Memories is the memory of others that queues of a disk may use besides its Arena: for
+// implementations of Disk, and those who keep account of what they let use it.
 type Memories struct {
 	mu   sync.Mutex // guards list, and the fields of its members; innermost
 	list []*Memory
@@ -23,7 +23,7 @@ type Memory struct {
 	of    *Memories
 	mem   []byte
 	base  uintptr
-	users int           // operations in flight
+	users int           // claims
 	gone  bool          // takes no new ones
 	idle  chan struct{} // closed when it is gone and has no users
 }
@@ -56,8 +56,9 @@ func (m *Memories) All() []*Memory {
 	return slices.Clone(m.list)
 }
 
-// claim takes the memory that holds all of b for an operation; nil if there is none.
-func (m *Memories) claim(b []byte) *Memory {
+// Claim takes the memory that holds all of b, from a block's begin on, until Release; nil
+// if there is none.
+func (m *Memories) Claim(b []byte) *Memory {
 	at := address(b)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,8 +74,8 @@ func (m *Memories) claim(b []byte) *Memory {
 // Bytes is all of it.
 func (o *Memory) Bytes() []byte { return o.mem }
 
-// Remove refuses new operations, waits for those in flight, and then takes the memory
-// out. Whoever calls it again waits for the first.
+// Remove refuses new claims, waits for the end of those there are, and then takes the
+// memory out. Whoever calls it again waits for the first.
 func (o *Memory) Remove() {
 	m := o.of
 	m.mu.Lock()
@@ -102,6 +103,11 @@ func (op *Op) Release() {
 		return
 	}
 	op.Impl.memory = nil
+	o.Release()
+}
+
+// Release ends a claim.
+func (o *Memory) Release() {
 	o.of.mu.Lock()
 	defer o.of.mu.Unlock()
 	if o.users--; o.gone && o.users == 0 {

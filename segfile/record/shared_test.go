@@ -45,6 +45,9 @@ func TestI03MemoryThatChanges(t *testing.T) {
 		if err == nil {
 			_, err = Verify(frame, 0, nil)
 		}
+		if err == nil {
+			_, err = VerifyShared(frame, 0)
+		}
 		if err != nil {
 			rejected++
 		} else {

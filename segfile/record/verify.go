@@ -3,6 +3,8 @@ package record
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Scratch is where Verify decompresses to. The zero value is ready; using it again
@@ -19,12 +21,42 @@ type Scratch struct {
 //
 // Every word of the payload's table and columns is read once and then checked, so
 // memory that changes meanwhile can make the answer wrong but cannot make Verify
-// panic; that answer's Head may be used, its records must not.
+// panic; that answer's Head may be used, its records must not (VerifyShared).
 func Verify(frame []byte, salt uint64, s *Scratch) (Batch, error) {
 	h, err := Check(frame, salt)
 	if err != nil {
 		return Batch{}, err
 	}
+	return verify(h, frame, s)
+}
+
+// VerifyShared is Verify for memory that somebody may change meanwhile, and answers
+// nothing but the header, which is read once: whoever uses the records holds the memory
+// against it afterwards (Unchanged). A compressed frame is an ErrUsage: what decompresses
+// may look twice at what it reads, so that it is copied first.
+func VerifyShared(frame []byte, salt uint64) (Head, error) {
+	if len(frame) < HeaderSize {
+		return Head{}, errShort
+	}
+	header := [HeaderSize]byte(frame)
+	h, err := ParseHead(header[:], salt)
+	switch {
+	case err != nil:
+		return Head{}, err
+	case h.Codec != None:
+		return Head{}, ErrUsage
+	case uint64(h.FrameLen) > uint64(len(frame)):
+		return Head{}, corrupt(offFrame, "frame is cut short")
+	case xxh3.Hash(frame[HeaderSize:h.FrameLen]) != h.Hash:
+		return Head{}, corrupt(HeaderSize, "payload checksum does not match")
+	}
+	b, err := verify(h, frame, nil)
+	return b.Head, err
+}
+
+// verify is Verify for a frame whose checksums were checked.
+func verify(h Head, frame []byte, s *Scratch) (Batch, error) {
+	var err error
 	b := Batch{Head: h, frame: frame[:h.FrameLen:h.FrameLen]}
 	b.payload = b.frame[HeaderSize:]
 	switch {

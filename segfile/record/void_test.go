@@ -62,3 +62,37 @@ func TestVoidRefused(t *testing.T) {
 		t.Errorf("a changed payload passes: %v", err)
 	}
 }
+
+// VerifyShared accepts what Verify accepts, but nothing compressed, and Unchanged holds
+// until any byte is another.
+func TestSharedFrames(t *testing.T) {
+	frame := mustBuild(t, 7, 4, variety())
+	h, err := VerifyShared(frame, 0)
+	if want := mustVerify(t, frame, 0).Head; err != nil || h != want {
+		t.Fatalf("%v, %+v, want %+v", err, h, want)
+	}
+	small, err := Compress(nil, frame, Zstd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := VerifyShared(small, 0); !errors.Is(err, ErrUsage) {
+		t.Errorf("a compressed one: %v", err)
+	}
+	header := bytes.Clone(frame[:HeaderSize])
+	if !Unchanged(header, frame) || !Unchanged(header, append(bytes.Clone(frame), 1)) || Unchanged(header, frame[:len(frame)-1]) {
+		t.Error("the frame is not what it is")
+	}
+	for at := range frame {
+		frame[at] ^= 0x10
+		if Unchanged(header, frame) {
+			t.Errorf("byte %d is another", at)
+		}
+		if _, err := VerifyShared(frame, 0); err == nil {
+			t.Errorf("verifies with byte %d changed", at)
+		}
+		if _, err := VerifyShared(frame[:at], 0); err == nil {
+			t.Errorf("verifies with %d bytes", at)
+		}
+		frame[at] ^= 0x10
+	}
+}

@@ -1,0 +1,470 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
+)
+
+// sharedMemory is memory that is mapped twice: for the engine, and for the client who
+// lends frames from it.
+type sharedMemory struct {
+	mem, client []byte
+	slot        int // bytes of each
+
+	mu   sync.Mutex
+	free []int
+	rng  *rand.Rand
+	prey map[int]int // size of the frame, by slot that is lent and about to be scribbled over
+}
+
+func newSharedMemory(t testing.TB, slots, size int) *sharedMemory {
+	t.Helper()
+	fd, err := unix.MemfdCreate("lent", unix.MFD_CLOEXEC)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Ftruncate(fd, int64(slots*size)))
+	m := &sharedMemory{slot: size, rng: rand.New(rand.NewPCG(1, 10)), prey: map[int]int{}}
+	for _, b := range []*[]byte{&m.mem, &m.client} {
+		*b, err = unix.Mmap(fd, 0, slots*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		must(t, err)
+		t.Cleanup(func() { _ = unix.Munmap(*b) })
+	}
+	for i := range slots {
+		m.free = append(m.free, i)
+	}
+	return m
+}
+
+// put copies a frame into a slot; back gives the slot back. One in so many is to be
+// scribbled over, 0 for none.
+func (m *sharedMemory) put(frame []byte, oneIn int) (lent []byte, slot int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	slot = m.free[len(m.free)-1]
+	m.free = m.free[:len(m.free)-1]
+	copy(m.client[slot*m.slot:], frame)
+	if oneIn > 0 && m.rng.IntN(oneIn) == 0 {
+		m.prey[slot] = len(frame)
+	}
+	at := slot * m.slot
+	return m.mem[at : at+len(frame) : at+m.slot], slot
+}
+
+func (m *sharedMemory) back(slot int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.prey, slot)
+	m.free = append(m.free, slot)
+}
+
+// scribble changes a byte of a frame that is lent, once: twice might change it back.
+func (m *sharedMemory) scribble() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for slot, size := range m.prey {
+		at := m.rng.IntN(size)
+		if m.rng.IntN(4) == 0 {
+			at = m.rng.IntN(record.HeaderSize)
+		}
+		m.client[slot*m.slot+at] ^= 1 << m.rng.IntN(8)
+		delete(m.prey, slot)
+		return
+	}
+}
+
+// lender lends frames of one producer and counts what is released.
+type lender struct {
+	testing.TB
+	m *sharedMemory
+	p server.Producer
+
+	oneIn int // is scribbled over; 0 for none
+
+	released atomic.Int64
+	lent     int64
+}
+
+// lend lends a frame; done hears the outcome, after the memory is released.
+func (l *lender) lend(frame []byte, done func(Placement, error)) error {
+	l.Helper()
+	b, slot := l.m.put(frame, l.oneIn)
+	freed := make(chan struct{})
+	f, err := l.p.Lend(b, func() {
+		l.released.Add(1)
+		l.m.back(slot)
+		close(freed) // panics if it is called twice
+	})
+	if err != nil {
+		l.m.back(slot)
+		return err
+	}
+	l.lent++
+	err = f.Send(within(l), false, func(pl Placement, err error) {
+		select {
+		case <-freed:
+		default:
+			l.Error("told of the outcome before the memory is released")
+		}
+		done(pl, err)
+	})
+	if err != nil {
+		f.Discard()
+	}
+	return err
+}
+
+// wait lends a frame and waits for the outcome.
+func (l *lender) wait(frame []byte) (pl Placement, err error) {
+	l.Helper()
+	over := make(chan struct{})
+	if serr := l.lend(frame, func(got Placement, gerr error) { pl, err = got, gerr; close(over) }); serr != nil {
+		return pl, serr
+	}
+	soon(l, "a lent frame's outcome", func() { <-over })
+	return pl, err
+}
+
+// Frames that are lent are stored as they are, plain or compressed, in one range or
+// several, and their memory is released once, whatever becomes of them.
+func TestLend(t *testing.T) {
+	for _, io := range []string{"auto", "pool"} {
+		t.Run(io, func(t *testing.T) {
+			t.Setenv(disk.EngineEnv, io)
+			dir := t.TempDir()
+			e := open(t, dir, Options{})
+			newTopic(t, e, "t")
+			m := newSharedMemory(t, 8, 64<<10)
+			unregister, err := e.Register(m.mem)
+			must(t, err)
+			p, err := e.Backend().OpenProducer("t", 7, false)
+			must(t, err)
+			l := &lender{TB: t, m: m, p: p}
+			keys, seq := many(100), uint64(1)
+			var all []string
+			next := func() []byte {
+				frame := frameOf(t, 7, seq, keys...)
+				for i, key := range keys {
+					all = append(all, fmt.Sprintf("%s %d", key, seq+uint64(i)))
+				}
+				seq += uint64(len(keys))
+				return frame
+			}
+			pl, err := l.wait(next())
+			if must(t, err); pl.First != 0 || pl.Last != 99 {
+				t.Errorf("stored at %+v", pl)
+			}
+			small, err := record.Compress(nil, next(), record.Zstd)
+			must(t, err)
+			_, err = l.wait(small)
+			must(t, err)
+			if pl, err = l.wait(small); err != nil || !pl.Duplicate {
+				t.Errorf("a repeat: %+v, %v", pl, err)
+			}
+			_, _, err = e.SplitRange(within(t), "t", 0)
+			must(t, err)
+			_, err = l.wait(next())
+			must(t, err)
+			is(t, l.lend(frameOf(t, 8, seq, "k"), nil), record.ErrCorrupt, "producer 8")
+			if got := e.Stats().Store; got.Changed != 0 || got.Voided != 0 {
+				t.Errorf("counts %+v", got)
+			}
+
+			f, err := p.Lend(m.mem[:1000:m.slot], func() { l.released.Add(1) })
+			must(t, err)
+			l.lent++
+			waits := make(chan error)
+			go func() { waits <- unregister() }()
+			eventually(t, "no more loans", func() bool {
+				f, err := p.Lend(m.mem[m.slot:m.slot+1000:2*m.slot], func() {})
+				if err == nil {
+					f.Discard()
+				}
+				return err != nil
+			})
+			select {
+			case err := <-waits:
+				t.Fatalf("unregistered while a frame is lent: %v", err)
+			default:
+			}
+			f.Discard()
+			f.Discard()
+			must(t, <-waits)
+			if n := l.released.Load(); n != l.lent {
+				t.Errorf("%d of %d loans released", n, l.lent)
+			}
+			must(t, p.Close(within(t)))
+			got := readAll(t, e, "t", FromStart())
+			slices.Sort(got)
+			slices.Sort(all)
+			if !slices.Equal(got, all) {
+				t.Errorf("%d records, want %d", len(got), len(all))
+			}
+		})
+	}
+}
+
+// What cannot be lent is refused before anything is done with it.
+func TestLendRefuses(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7})
+	m := newSharedMemory(t, 4, 64<<10)
+	never := func() { t.Error("released, and was never lent") }
+	if _, err := p.Lend(m.mem[:1000:4096], never); err == nil {
+		t.Error("lent before it is registered")
+	}
+	unregister, err := e.Register(m.mem[:128<<10])
+	must(t, err)
+	if _, err := e.Register(m.mem); err == nil {
+		t.Error("registered twice")
+	}
+	for name, frame := range map[string][]byte{
+		"too short":               m.mem[:record.HeaderSize:4096],
+		"too long":                make([]byte, p.MaxFrame()+1, p.MaxFrame()+8192),
+		"not on a block":          m.mem[512:2000:8192],
+		"without its last block":  m.mem[:5000:6000],
+		"not registered":          m.mem[128<<10 : 129<<10 : 132<<10],
+		"reaches past":            m.mem[124<<10 : 129<<10 : 132<<10],
+		"somebody else's":         make([]byte, 1000, 4096),
+		"the engine's own memory": e.arena.Bytes()[:1000:4096],
+	} {
+		if _, err := p.Lend(frame, never); err == nil {
+			t.Errorf("%s: lent", name)
+		}
+	}
+	must(t, unregister())
+	must(t, unregister())
+	must(t, p.Close(within(t)))
+	if _, err := p.Lend(m.mem[:1000:4096], never); err == nil {
+		t.Error("lent to a producer that is closed")
+	}
+	shut(t, e)
+	if _, err := e.Register(m.mem); !errors.Is(err, ErrClosed) {
+		t.Errorf("registered with a closed engine: %v", err)
+	}
+}
+
+// resender is a client that sends numbered records, lends the frames, and sends all again
+// that was not acknowledged when one is refused.
+type resender struct {
+	l      *lender
+	id     uint64
+	rng    *rand.Rand
+	frames [][]byte // not acknowledged, in order
+	next   uint64
+	acked  []string
+	errs   map[string]int
+}
+
+func (s *resender) more() {
+	var keys []string
+	for range 1 + s.rng.IntN(300) {
+		keys = append(keys, fmt.Sprintf("%d-%d", s.id, s.rng.IntN(50)))
+	}
+	frame := frameOf(s.l, s.id, s.next, keys...)
+	s.frames = append(s.frames, frame)
+	s.next += uint64(len(keys))
+}
+
+// run sends so many frames, some at a time.
+func (s *resender) run(b server.Engine, n int) {
+	t := s.l.TB
+	made := 0
+	for made < n || len(s.frames) > 0 {
+		var err error
+		s.l.p, err = b.OpenProducer("t", s.id, false)
+		must(t, err)
+		failed := false
+		for !failed && (made < n || len(s.frames) > 0) {
+			for len(s.frames) < 4 && made < n {
+				s.more()
+				made++
+			}
+			out := make(chan error, len(s.frames))
+			sent := 0
+			for _, f := range s.frames {
+				if err := s.l.lend(f, func(_ Placement, err error) { out <- err }); err != nil {
+					s.note(err)
+					failed = true
+					break
+				}
+				sent++
+			}
+			stored := 0
+			for range sent {
+				err := <-out
+				switch {
+				case err != nil:
+					s.note(err)
+					failed = true
+				case !failed:
+					stored++
+				}
+			}
+			if failed {
+				break // sent again from the first that may be missing: repeats are known
+			}
+			for _, f := range s.frames[:stored] {
+				view, err := record.Verify(f, 0, nil)
+				must(t, err)
+				for i := range view.Len() {
+					s.acked = append(s.acked, string(view.Value(i)))
+				}
+			}
+			s.frames = s.frames[stored:]
+		}
+		must(t, s.l.p.Close(within(t)))
+	}
+}
+
+func (s *resender) note(err error) {
+	switch {
+	case errors.Is(err, ErrChanged):
+		s.errs["changed"]++
+	case errors.Is(err, record.ErrCorrupt):
+		s.errs["corrupt"]++ // before it was verified
+	case errors.Is(err, ErrHalted):
+		s.errs["halted"]++
+	default:
+		s.l.Errorf("refused: %v", err)
+	}
+}
+
+// Clients lend frames from shared memory and somebody scribbles over it all the time,
+// while others produce, and the topic is split and merged. Every record that was
+// acknowledged is there once and in order, the others' too, and all files verify. (C10)
+func TestC10_LentMemoryIsScribbledOver(t *testing.T) {
+	for _, io := range []string{"auto", "pool"} {
+		t.Run(io, func(t *testing.T) {
+			t.Setenv(disk.EngineEnv, io)
+			dir := t.TempDir()
+			e := open(t, dir, Options{SegmentBytes: 2 << 20})
+			newTopic(t, e, "t")
+			m := newSharedMemory(t, 16, 64<<10)
+			unregister, err := e.Register(m.mem)
+			must(t, err)
+			b := e.Backend()
+			var stop atomic.Bool
+			var noise, work sync.WaitGroup
+			noise.Go(func() {
+				for !stop.Load() {
+					m.scribble()
+					runtime.Gosched()
+				}
+			})
+			noise.Go(func() {
+				for seq := uint32(0); !stop.Load(); time.Sleep(100 * time.Millisecond) {
+					left, right, err := e.SplitRange(t.Context(), "t", seq)
+					if err == nil {
+						seq, err = e.MergeRanges(t.Context(), "t", left, right)
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+			sessions := []*resender{{id: 11}, {id: 12}}
+			for i, s := range sessions {
+				s.l, s.next, s.errs = &lender{TB: t, m: m, oneIn: 6}, 1, map[string]int{}
+				s.rng = rand.New(rand.NewPCG(uint64(i), 11))
+				work.Go(func() { s.run(b, rounds(60)) })
+			}
+			honest := []string{}
+			work.Go(func() {
+				p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 13})
+				for i := range rounds(300) {
+					value := fmt.Sprintf("13-%d %d", i%50, i+1)
+					if _, err := p.Produce(within(t), Record{Key: text("13-%d", i%50), Value: []byte(value)}); err != nil {
+						t.Errorf("another producer's record: %v", err)
+					}
+					honest = append(honest, value)
+				}
+				must(t, p.Close(within(t)))
+			})
+			work.Wait()
+			stop.Store(true)
+			noise.Wait()
+			must(t, unregister())
+			errs := map[string]int{}
+			wanted := slices.Clone(honest)
+			for _, s := range sessions {
+				wanted = append(wanted, s.acked...)
+				for what, n := range s.errs {
+					errs[what] += n
+				}
+				if s.l.released.Load() != s.l.lent {
+					t.Errorf("%d of %d loans released", s.l.released.Load(), s.l.lent)
+				}
+			}
+			if errs["changed"] == 0 {
+				t.Errorf("no frame was found changed (%v): the test does not test it", errs)
+			}
+			t.Log(errs, e.Stats().Store.Voided, "void frames")
+
+			c := newConsumer(t, e, ConsumerOptions{Topic: "t", From: FromStart()})
+			got, skips := drain(t, c)
+			must(t, c.Close())
+			have, last := map[string]int{}, map[string]uint64{}
+			for _, r := range got {
+				key, seq := string(r.Key), uint64(0)
+				fmt.Sscanf(strings.TrimPrefix(string(r.Value), key+" "), "%d", &seq)
+				if seq <= last[key] {
+					t.Errorf("key %s: sequence %d behind %d", key, seq, last[key])
+				}
+				last[key] = seq
+				have[string(r.Value)]++
+			}
+			for _, v := range wanted {
+				if have[v] != 1 {
+					t.Errorf("%q was acknowledged and is there %d times", v, have[v])
+				}
+			}
+			if len(have) != len(wanted) {
+				t.Errorf("%d records, %d acknowledged", len(have), len(wanted))
+			}
+			for _, s := range skips {
+				if s.Damaged {
+					t.Errorf("skips %+v", s)
+				}
+			}
+			shut(t, e)
+			verifyFiles(t, dir)
+		})
+	}
+}
+
+// verifyFiles verifies every segment file of a directory.
+func verifyFiles(t *testing.T, dir string) {
+	t.Helper()
+	log := filepath.Join(dir, "log")
+	files, err := filepath.Glob(filepath.Join(log, segfile.TopicsDir, "*", "*.seg"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files to verify: %v", len(files), err)
+	}
+	d, err := disk.Open(log, disk.Options{ReadOnly: true})
+	must(t, err)
+	defer d.Close()
+	for _, file := range files {
+		name := strings.TrimPrefix(file, log+"/")
+		if rep, err := segfile.Verify(d, name, nil); err != nil || len(rep.Problems) > 0 {
+			t.Errorf("%s: %v %v", name, err, rep.Problems)
+		}
+	}
+}
