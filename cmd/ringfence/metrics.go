@@ -36,6 +36,8 @@ var allMetrics = []metric{
 	counter("flushes_total", "Durable writes.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Flushes) }),
 	counter("flush_bytes_total", "Bytes of durable writes, padding included.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.FlushBytes) }),
 	counter("storage_failures_total", "Writes that failed; each closes its segment.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Failures) }),
+	counter("changed_frames_total", "Frames in memory of their producers that were changed while they were written.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Changed) }),
+	counter("void_frames_total", "Frames that were not stored for that: those, and what their producers sent behind them.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Voided) }),
 	counter("fences_total", "Segments that were closed.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Fences) }),
 	gauge("fence_mean_seconds", "Mean time from asking for a fence to its latch on disk.", func(e engine.Stats, _ server.Stats) float64 { return e.FenceMean.Seconds() }),
 	gauge("fence_max_seconds", "Longest such time.", func(e engine.Stats, _ server.Stats) float64 { return e.FenceMax.Seconds() }),
