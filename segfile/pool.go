@@ -190,7 +190,13 @@ func (p *Pool) earlier(name string, size int64) (h *header, salt uint64, err err
 	return earlier(f, size)
 }
 
+// earlier does so with an open file, and makes its size durable: a process that was
+// killed may have left one that a power cut takes back, and the next header says that
+// the file is so long.
 func earlier(f disk.File, size int64) (h *header, salt uint64, err error) {
+	if err := f.Sync(); err != nil {
+		return nil, 0, fmt.Errorf("segfile: pool: %w", err)
+	}
 	b := make([]byte, DataStart)
 	if n, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, 0, fmt.Errorf("segfile: pool: %w", err)

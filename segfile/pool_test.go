@@ -490,3 +490,36 @@ func TestPoolConcurrently(t *testing.T) {
 		sound(t, d, Name(testID(g*100+9)))
 	}
 }
+
+// A file whose size was not durable when its process was killed is as long as the next
+// segment's header says, also after the power went.
+func TestPoolFileKeepsItsSize(t *testing.T) {
+	const size = 16 * block
+	for seed := range seeds(20) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		d := newDisk(seed)
+		newTestPool(t, d, lifeGrown)
+		f, err := d.Create(poolName(7, poolOld))
+		must(t, err)
+		must(t, d.SyncDir(poolDir))
+		must(t, f.Truncate(size))
+		if after := d.Clone().Crash(rng); seed == 0 {
+			f, err := after.Open(poolName(7, poolOld), true)
+			must(t, err)
+			if n, err := f.Size(); err != nil || n == size {
+				t.Fatalf("%d bytes after a power cut, %v: the size was durable before anybody made it so", n, err)
+			}
+		}
+		d = d.Kill()
+		p, err := NewPool(d, PoolOptions{SegmentBytes: size})
+		must(t, err)
+		w := create(t, p, testMeta(1))
+		if w.Blocks() != size {
+			t.Fatalf("the segment took a file of %d bytes", w.Blocks())
+		}
+		put(t, w, (&producerModel{id: 3}).frame(rng, 1, 100))
+		if v := mustRecover(t, d.Crash(rng), seg1); v.State == Damaged || v.End != w.End() {
+			t.Fatalf("seed %d: %s (%s) at %+v, want %+v", seed, v.State, v.Why, v.End, w.End())
+		}
+	}
+}
