@@ -53,6 +53,9 @@ func TestGolden(t *testing.T) {
 	s := slot{end: fence.End{Offset: 5000, Position: 1 << 20, Bytes: 999_999}, fenceID: 0xfe, at: testNow, footer: 1<<20 + 12288, length: 400}
 	var slotBytes [3][]byte
 	for i := range slotBytes {
+		if i == 1 {
+			s.lead([]byte("a footer that is short"))
+		}
 		slotBytes[i] = make([]byte, block)
 		s.put(slotBytes[i], byte('A'+i), h.Salt)
 	}

@@ -41,7 +41,7 @@ func FuzzSlot(f *testing.F) {
 	s := slot{end: fence.End{Offset: 5000, Position: 1 << 20, Bytes: 999_999}, fenceID: 0xfe, at: testNow, footer: 1 << 20, length: 400}
 	b := make([]byte, block)
 	s.put(b, 'A', 7)
-	f.Add(b[:soFree])
+	f.Add(b[:soCopy])
 	f.Fuzz(func(t *testing.T, in []byte) {
 		b := make([]byte, block)
 		copy(b[:blockCRC], in)

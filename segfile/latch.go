@@ -19,9 +19,12 @@ import (
 //	  48    8 time     milliseconds since 1970
 //	  56    8 footer   its position
 //	  64    8 length   of the footer, without padding
+//	  72    8 copied   the same length, if a copy of the footer follows; 0 = it is too long
+//	  80    n copy
 //	4092    4 crc      CRC-32C of the 4,092 bytes before it, begun with the salt
 //
-// The letter finds a slot that was written to another one's place.
+// The letter finds a slot that was written to another one's place. With the copy, who
+// opens the file knows from its first blocks what is in it; most footers are short.
 const (
 	slotMagic   = "RFlatch"
 	slotVersion = 1
@@ -34,7 +37,9 @@ const (
 	soTime     = 48
 	soFooter   = 56
 	soLength   = 64
-	soFree     = 72
+	soCopied   = 72
+	soCopy     = 80
+	maxCopy    = blockCRC - soCopy
 )
 
 // slot is one latch slot, read.
@@ -44,6 +49,14 @@ type slot struct {
 	at      int64
 	footer  int64 // position
 	length  int64 // of the footer
+	copied  string
+}
+
+// lead makes the slot lead to a footer, given without padding.
+func (s *slot) lead(footer []byte) {
+	if s.length = int64(len(footer)); len(footer) <= maxCopy {
+		s.copied = string(footer)
+	}
 }
 
 // slotState is what a slot turned out to be. A crash while it is written leaves
@@ -70,6 +83,8 @@ func (s *slot) put(b []byte, letter byte, salt uint64) {
 	le.PutUint64(b[soTime:], uint64(s.at))
 	le.PutUint64(b[soFooter:], uint64(s.footer))
 	le.PutUint64(b[soLength:], uint64(s.length))
+	le.PutUint64(b[soCopied:], uint64(len(s.copied)))
+	copy(b[soCopy:blockCRC], s.copied)
 	le.PutUint32(b[blockCRC:], saltedCRC(b[:blockCRC], salt))
 }
 
@@ -82,7 +97,11 @@ func readSlot(b []byte, letter byte, salt uint64) (s slot, st slotState) {
 	switch {
 	case string(b[:len(slotMagic)]) != slotMagic, b[len(slotMagic)] != letter, b[soVersion] != slotVersion,
 		le.Uint32(b[blockCRC:]) != saltedCRC(b[:blockCRC], salt),
-		!isZero(b[soVersion+1 : soOffset]), !isZero(b[soFree:blockCRC]):
+		!isZero(b[soVersion+1 : soOffset]):
+		return s, slotBad
+	}
+	copied := le.Uint64(b[soCopied:])
+	if copied > maxCopy || copied != 0 && copied != le.Uint64(b[soLength:]) || !isZero(b[soCopy+copied:blockCRC]) {
 		return s, slotBad
 	}
 	s = slot{
@@ -91,6 +110,7 @@ func readSlot(b []byte, letter byte, salt uint64) (s slot, st slotState) {
 		at:      int64(le.Uint64(b[soTime:])),
 		footer:  int64(le.Uint64(b[soFooter:])),
 		length:  int64(le.Uint64(b[soLength:])),
+		copied:  string(b[soCopy : soCopy+copied]),
 	}
 	if s.end.Position < DataStart || s.end.Position%block != 0 || s.footer < s.end.Position || s.footer%block != 0 ||
 		s.length < footerFixed+4 || s.length > maxFooter || s.footer+s.length < 0 {

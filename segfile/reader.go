@@ -27,6 +27,7 @@ type Reader struct {
 	cut    Cut
 	sums   footer // frames, digest and times
 	faults []*CorruptError
+	slot   slot // what it was opened by, when the footer itself was not read
 
 	opening sync.Mutex // guards closed, and f becoming set; held while the file is opened
 	closed  bool
@@ -34,8 +35,8 @@ type Reader struct {
 }
 
 // OpenReader opens a fenced segment file. End, index and producer table come from
-// the footer; where that is damaged the file's frame headers are read instead, and
-// Faults says so. A file that is not fenced, or whose latch cannot be read, is an
+// the footer, or its copy in the latch where it is short enough for one; where neither
+// can be read the file's frame headers are read instead, and Faults says so. A file that is not fenced, or whose latch cannot be read, is an
 // [ErrOpen] and needs [Recover]; what is no segment is refused with an error that
 // says what it is.
 func OpenReader(d disk.Disk, name string) (*Reader, error) {
@@ -50,6 +51,26 @@ func OpenReader(d disk.Disk, name string) (*Reader, error) {
 	}
 	o.release()
 	return r, nil
+}
+
+// Look is [OpenReader] of a file that is fenced and [Recover] of one that is not, for who
+// does not know which it is: one of the two comes back, or an error.
+func Look(d disk.Disk, name string) (*Reader, *Verdict, error) {
+	o, err := openFile(d, name, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := o.reader(d)
+	if err == nil {
+		o.release()
+		return r, nil, nil
+	}
+	defer o.close()
+	if !errors.Is(err, ErrOpen) {
+		return nil, nil, err
+	}
+	v, err := o.recover(d)
+	return nil, v, err
 }
 
 func (o *opened) reader(d disk.Disk) (*Reader, error) {
@@ -71,9 +92,12 @@ func (o *opened) reader(d disk.Disk) (*Reader, error) {
 		return nil, fmt.Errorf("%w: %s", ErrOpen, o.name)
 	}
 	r.end = s.end
-	f, err := o.footer(s)
+	f, err := o.shortFooter(s)
 	if isRead(err) {
 		return nil, err
+	}
+	if s.copied != "" && err == nil {
+		r.slot = s
 	}
 	if err != nil {
 		r.faults = append(r.faults, &CorruptError{File: o.name, Byte: s.footer, Reason: err.Error()})
@@ -125,6 +149,37 @@ func (v *Verdict) Reader() (*Reader, error) {
 	ft := v.tally.footer(v.hdr.Base, end.Position, v.Holes, v.Cut)
 	r.take(&ft)
 	return r, nil
+}
+
+// CheckFooter reads the footer, if that was not done when the file was opened, because
+// the latch has a copy. An ErrDamaged says that it is not what it should be, of which
+// nobody is the worse as long as there is the copy: [RepairFooter] writes it again.
+func (r *Reader) CheckFooter() error {
+	if r.slot.copied == "" {
+		return nil
+	}
+	f, err := r.File()
+	if err != nil {
+		return err
+	}
+	b := make([]byte, alignBlock(r.slot.length))
+	n, err := f.ReadAt(b, r.slot.footer)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("segfile: %s: footer: %w", r.name, err)
+	}
+	if _, err := readFooter(b[:n], r.slot.length, r.hdr.Salt, r.hdr.Base, r.end); err != nil {
+		return &CorruptError{File: r.name, Byte: r.slot.footer, Reason: err.Error()}
+	}
+	return nil
+}
+
+// shortFooter is footer, from the copy if there is one: then nothing is read. Whether the
+// footer itself can be is for [Reader.CheckFooter] and [Verify] to find out.
+func (o *opened) shortFooter(s slot) (footer, error) {
+	if s.copied == "" || s.footer+s.length > o.size {
+		return o.footer(s)
+	}
+	return readFooter([]byte(s.copied), s.length, o.hdr.Salt, o.hdr.Base, s.end)
 }
 
 // footer reads and checks the footer that s leads to.

@@ -155,7 +155,12 @@ func Recover(d disk.Disk, name string) (*Verdict, error) {
 		return nil, err
 	}
 	defer o.close()
-	v := &Verdict{Name: name, d: d, refusal: o.refuse(), Why: o.why}
+	return o.recover(d)
+}
+
+func (o *opened) recover(d disk.Disk) (v *Verdict, err error) {
+	name := o.name
+	v = &Verdict{Name: name, d: d, refusal: o.refuse(), Why: o.why}
 	if !o.readable() {
 		v.State = map[fileVerdict]State{fileLost: Damaged, fileNeverUsed: NeverUsed, fileForeign: Foreign, fileNewer: Newer}[o.verd]
 		if v.State == Damaged {

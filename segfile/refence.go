@@ -196,7 +196,8 @@ func Settle(d disk.Disk, name string, end uint64, now int64, fenceID uint64) (fe
 		return latch, fmt.Errorf("segfile: %s: %w", name, err)
 	}
 	b, n := f.encode(o.hdr.Salt)
-	c := slot{end: f.end, fenceID: fenceID, at: now, footer: alignBlock(s.footer + s.length), length: n}
+	c := slot{end: f.end, fenceID: fenceID, at: now, footer: alignBlock(s.footer + s.length)}
+	c.lead(b[:n])
 	if err := o.f.WriteAt(b, c.footer); err != nil {
 		return latch, fmt.Errorf("segfile: footer: %w", err)
 	}

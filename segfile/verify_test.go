@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/ringfence/fence"
+	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/disk/simdisk"
 	"github.com/ringfence/ringfence/segfile/record"
 )
@@ -148,6 +149,10 @@ func TestB05FooterIsRebuilt(t *testing.T) {
 		d := newDisk(seed)
 		frames, latch := fenced(t, d, rng, life(seed%uint64(lives)), 100<<10+rng.Int64N(1<<20))
 		end, _ := latch.End()
+		copied := seed%2 == 0
+		if !copied {
+			forgetCopies(t, d, seg1)
+		}
 		whole := contents(t, d, seg1)
 		slack := sound(t, d, seg1).Slack // behind the footer, which nobody reads
 		for _, damage := range []func(b []byte) []byte{
@@ -159,8 +164,10 @@ func TestB05FooterIsRebuilt(t *testing.T) {
 			readsRight(t, d, frames)
 			r, err := OpenReader(d, seg1)
 			must(t, err)
-			if len(r.Faults()) != 1 || r.Table() == nil {
-				t.Errorf("faults %v, table %v", r.Faults(), r.Table())
+			o, err := r.File()
+			must(t, err)
+			if size, _ := o.Size(); (len(r.Faults()) == 0) != (copied && size >= int64(len(whole))-slack) || r.Table() == nil {
+				t.Errorf("faults %v, table %v, copied: %v", r.Faults(), r.Table(), copied)
 			}
 			r.Close()
 			if _, err := Verify(d, seg1, nil); !errors.Is(err, ErrDamaged) {
@@ -262,5 +269,53 @@ func TestArenaIsGivenBack(t *testing.T) {
 	}
 	if d.Arena().Peak() < windowMax {
 		t.Error("the arena was not used")
+	}
+}
+
+// forgetCopies leaves a fenced file's latch without copies of the footer, as where that
+// is too long for one.
+func forgetCopies(t *testing.T, d disk.Disk, name string) {
+	t.Helper()
+	patch(t, d, name, 0, DataStart, func(b []byte) {
+		h, state, why := readHeader(b)
+		if state != headerValid {
+			t.Fatal(why)
+		}
+		s := readSlots(b, h.Salt)
+		if s.sa != slotValid || s.a.copied == "" || s.b != s.a {
+			t.Fatal("there is no copy to forget")
+		}
+		s.a.copied = ""
+		s.a.put(b[slotA:], 'A', h.Salt)
+		s.a.put(b[slotB:], 'B', h.Salt)
+	})
+}
+
+// A closed file whose footer is short is opened with one read, and one whose footer is
+// longer than a latch slot has room for with two; both know the same.
+func TestOpenReadsOnce(t *testing.T) {
+	for _, producers := range []int{1, 200} {
+		d := newDisk(1)
+		w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+		rng := rand.New(rand.NewPCG(1, 1))
+		for id := range producers {
+			put(t, w, (&producerModel{id: uint64(id + 1)}).frame(rng, 1, 100))
+		}
+		want := w.End()
+		fenceNow(t, w)
+		must(t, w.Close())
+		before := len(d.Trace())
+		r, err := OpenReader(d, seg1)
+		must(t, err)
+		reads := 0
+		for _, e := range d.Trace()[before:] {
+			if e.Action == simdisk.Read {
+				reads++
+			}
+		}
+		if end, _ := r.End(); end != want || r.Table().Len() != producers || (reads == 1) != (producers == 1) || reads > 2 {
+			t.Errorf("%d producers: %d reads, ends at %+v, want %+v, %d producers known", producers, reads, end, want, r.Table().Len())
+		}
+		must(t, r.Close())
 	}
 }

@@ -175,7 +175,7 @@ func writeFence(f disk.File, ft *footer, s slot, salt uint64) (end int64, err er
 	if err := f.WriteAt(b, s.footer); err != nil {
 		return 0, fmt.Errorf("segfile: footer: %w", err)
 	}
-	s.length = n
+	s.lead(b[:n])
 	latch := make([]byte, 2*block)
 	s.put(latch, 'A', salt)
 	s.put(latch[block:], 'B', salt)

@@ -233,15 +233,12 @@ func (s *Store) lookAt(f found) (outcome, error) {
 	if !ok {
 		return outcome{unknown: &FileNote{File: f.name, Err: errors.New("not a segment file's name")}}, nil
 	}
-	r, err := segfile.OpenReader(s.disk, f.name)
-	if err == nil {
+	r, v, err := segfile.Look(s.disk, f.name)
+	if r != nil {
 		return outcome{seg: s.adopt(r, f.name), faults: r.Faults()}, nil
 	}
-	var v *segfile.Verdict
-	if errors.Is(err, segfile.ErrOpen) {
-		if v, err = segfile.Recover(s.disk, f.name); err == nil {
-			err = v.Err()
-		}
+	if err == nil {
+		err = v.Err()
 	}
 	switch {
 	case err == nil:
@@ -291,6 +288,40 @@ func (s *Store) mend(o *outcome) error {
 	old := o.seg
 	o.seg, o.faults = s.adopt(r, name), r.Faults()
 	return errors.Join(ferr, old.close())
+}
+
+// checkFooters reads, behind the start, the footers that the start took the copies of,
+// and writes those again that are damaged. It ends with the store.
+func (s *Store) checkFooters() {
+	for _, id := range s.IDs() {
+		select {
+		case <-s.quit:
+			return
+		default:
+		}
+		seg, err := s.Segment(id)
+		if err != nil || seg.use() != nil {
+			continue // deleted meanwhile
+		}
+		if r := seg.reader.Load(); r != nil {
+			if err := s.checkFooter(r); err != nil {
+				s.log.Error("cannot check the footer of a segment file", "file", seg.name, "err", err)
+			}
+		}
+		seg.unuse()
+	}
+}
+
+func (s *Store) checkFooter(r *segfile.Reader) error {
+	err := r.CheckFooter()
+	if !errors.Is(err, segfile.ErrDamaged) {
+		return err
+	}
+	if rerr := segfile.RepairFooter(s.disk, r.Name()); rerr != nil {
+		return errors.Join(err, rerr)
+	}
+	s.log.Warn("segment file mended", "file", r.Name(), "why", err)
+	return nil
 }
 
 // fenceLeftOpen fences a segment that an earlier process left open. Without space for

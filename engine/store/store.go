@@ -121,6 +121,7 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 	}
 	s.lookAtSpace()
 	s.tasks.Go(s.watchSpace)
+	s.tasks.Go(s.checkFooters)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stopPool = cancel
 	s.tasks.Go(func() {
