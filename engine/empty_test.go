@@ -89,3 +89,34 @@ func TestEmptySegmentThatKnowsProducersStays(t *testing.T) {
 		t.Errorf("a repeat of what has expired: %+v %v", at, err)
 	}
 }
+
+// A segment that a killed process had opened and stored nothing in leaves no trace.
+func TestKilledBeforeTheFirstRecordLeavesNoSegment(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{})
+	newTopic(t, e, "t")
+	produce(t, newProducer(t, e, ProducerOptions{Topic: "t", ID: 7}), "k", "v0")
+	shut(t, e)
+	e = open(t, dir, Options{})
+	p := newProducer(t, e, ProducerOptions{Topic: "t", ID: 7})
+	if at, err := p.Produce(within(t), Record{Key: []byte("k"), Value: []byte("v0")}); err != nil || !at.Duplicate {
+		t.Fatalf("%+v %v", at, err)
+	}
+	killed := copyTree(t, dir)
+	must(t, p.Close(within(t)))
+	if n := len(segmentFiles(t, e, "t")); n != 2 {
+		t.Fatalf("%d segments while there is one for repeats, want 2", n)
+	}
+	shut(t, e)
+	for start := range 2 {
+		e = open(t, killed, Options{})
+		if o := e.Opened(); o.Recovered != 1-start || len(o.Damaged)+len(o.SetAside)+o.Unwritten != 0 {
+			t.Errorf("start %d found %+v", start, o)
+		}
+		if n := len(segmentFiles(t, e, "t")); n != 1 {
+			t.Errorf("%d segments, want 1", n)
+		}
+		want(t, e, "t", "v0")
+		shut(t, e)
+	}
+}

@@ -93,6 +93,7 @@ type Opened struct {
 	// behind them, is an error, never the end. Missing ones are among them.
 	Damaged  []store.FileNote
 	Faulty   []store.FileNote // files with damage that costs no record
+	Removed  int              // files of segments that had been deleted
 	SetAside []string         // files that the metadata does not know, moved to quarantine/
 	Took     time.Duration
 }

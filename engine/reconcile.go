@@ -23,7 +23,12 @@ import (
 //	active     recovered, not fenced        served; fenced and sealed once there is space
 //	active     damaged, or no segment       lost
 //	active     not there                    sealed where it begins: it never took a record
-//	-          any                          set aside
+//	-          whole, of a deleted segment  removed: the process ended between the two
+//	-          any other                    set aside
+//
+// A segment that was left open and holds no record is removed again when nothing is lost
+// with it. Not one whose file is not there after a kill: it may have been taken away, and
+// what is to say so if it comes back is the empty segment in its place.
 func (e *Engine) reconcile(rec *store.Recovery) error {
 	r := &e.report
 	r.Fenced, r.Recovered, r.Faulty = rec.Fenced, len(rec.Recovered), rec.Faulty
@@ -145,6 +150,9 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 		e.log.Warn("no space to close a segment that was left open", "segment", s.ID, "err", err)
 		return records, written, nil
 	}
+	if err == nil && written {
+		err = e.dropEmpty(seg)
+	}
 	return records, written, err
 }
 
@@ -163,12 +171,49 @@ func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) err
 		if known[segfile.Name(id)] {
 			continue
 		}
+		seg, err := e.store.Segment(id)
+		if err != nil {
+			return err
+		}
+		if e.wasDeleted(seg) {
+			if err := e.store.Delete(id); err != nil {
+				return err
+			}
+			e.log.Info("file of a deleted segment removed", "segment", id)
+			e.report.Removed++
+			continue
+		}
 		to, err := e.store.SetAsideSegment(id)
 		if err := e.setAside(segfile.Name(id), to, err); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// wasDeleted says whether a file that the metadata does not list is that of a segment
+// which was deleted: numbers and offsets are never used twice, so one that lies below its
+// range's floors was registered once, and is listed no more. Whatever of it does not fit,
+// or whose range is gone, is not called so.
+func (e *Engine) wasDeleted(seg *store.Segment) (deleted bool) {
+	id := seg.ID()
+	end, closed := seg.Fenced()
+	if !closed {
+		return false
+	}
+	if err := e.withTopic(id.Range.Topic, func(s *cp.State, _ *cp.Topic) {
+		r := s.Range(id.Range)
+		if deleted = r != nil && id.Seq < r.NextSequence && end.Offset <= r.NextOffset; !deleted {
+			return
+		}
+		for o := range s.Segments(id.Range) {
+			overlaps := o.Start < end.Offset && (o.Phase == cp.Active || seg.Base() < o.Start+o.Length)
+			deleted = deleted && !overlaps
+		}
+	}); err != nil {
+		return false // it has no topic
+	}
+	return deleted
 }
 
 // setAside notes where a file went. On a full disk it may stay: nobody reads it, and

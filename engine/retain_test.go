@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -468,5 +469,52 @@ func TestReadersBesideRetention(t *testing.T) {
 	})
 	if skips[0] == 0 {
 		t.Log("no reader was overtaken: the test shows less than it can")
+	}
+}
+
+// A process that ends between deleting a segment from the metadata and removing its file
+// leaves a file that is recognised and removed; one that was never registered, or that is
+// not whole, is set aside.
+func TestKilledBetweenMetadataAndFile(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{RetainEvery: time.Hour})
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	for _, v := range []string{"v0", "v1", "v2"} {
+		produce(t, p, "k", v)
+		_, err := e.Roll(within(t), "t")
+		must(t, err)
+	}
+	files := segmentFiles(t, e, "t")
+	for _, id := range e.store.IDs()[:2] {
+		must(t, e.front.DeleteSegment(id))
+	}
+	killed := copyTree(t, dir)
+	inKilled := func(file string) string {
+		rel, err := filepath.Rel(dir, file)
+		must(t, err)
+		return filepath.Join(killed, rel)
+	}
+	shut(t, e)
+	for _, f := range files {
+		if _, err := os.Stat(inKilled(f)); err != nil {
+			t.Fatal(err) // it had no file to be left behind
+		}
+	}
+	// The second one's header rotted.
+	h, err := os.OpenFile(inKilled(files[1]), os.O_RDWR, 0)
+	must(t, err)
+	_, err = h.WriteAt(make([]byte, 32<<10), 0)
+	must(t, errors.Join(err, h.Close()))
+	e = open(t, killed, Options{})
+	if o := e.Opened(); o.Removed != 1 || len(o.SetAside) != 1 || len(o.Damaged) != 0 {
+		t.Errorf("%+v", o)
+	}
+	if _, err := os.Stat(inKilled(files[0])); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the deleted segment's file: %v", err)
+	}
+	got, _ := skipped(t, e, ConsumerOptions{Topic: "t"})
+	if !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("%q", got)
 	}
 }
