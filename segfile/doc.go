@@ -14,8 +14,14 @@
 //   - a segment lives under its name only after its header, its empty latch and
 //     the table of producers it starts from are durable, so no file under a
 //     segment's name was ever half made;
-//   - a block that was written is never written again, but for the latch, once, and
-//     for frames that turn void before anything from them on counts as durable;
+//   - a block that was written is never written again, but for the latch, once, for
+//     frames that turn void before anything from them on counts as durable, and for the
+//     pointer to the last checkpoint, of which any version is true. Besides, what nothing
+//     proves to be durable at the end of a file that a process left open is written once
+//     more before the fence, when a store starts, with the very bytes that recovery read
+//     there: a fence is for good, and a sync would not make it so where one before it had
+//     failed. A power cut in that leaves every sector as it was, so acknowledged bytes
+//     among them stay what they are;
 //   - a fenced file says where it ends for ever; a latch that is neither empty nor
 //     valid is damage, never an open file;
 //   - recovery gives every record back that was acknowledged, none that was not

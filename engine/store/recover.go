@@ -368,7 +368,10 @@ func (s *Store) closeOff(r *survey, v *segfile.Verdict) (hardened bool, err erro
 
 // harden writes the last flushes of a file again, as they are: recovery read them,
 // but where a process died and the machine did not, they may never have become
-// durable, and a fence is for good. A power cut in it leaves every sector as it is.
+// durable, and a fence is for good. A sync instead would say that they are also where one
+// that the dead process was told of had failed, after which reads still show what is not
+// on the device. Only what neither a frame nor the pointer proves is written, and with the
+// bytes that are there: a power cut in it leaves every sector as it is.
 func (s *Store) harden(v *segfile.Verdict) error {
 	at := v.Durable / disk.Block * disk.Block
 	if at >= v.End.Position {
