@@ -356,3 +356,42 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 // appendWrite is a condition: a flush of some segment file, in the queue.
 func appendWrite(e simdisk.Event) bool { return e.Action == simdisk.Write && e.Queued }
+
+func contents(t testing.TB, d disk.Disk, name string) []byte {
+	t.Helper()
+	f, err := d.Open(name, true)
+	must(t, err)
+	defer f.Close()
+	size, err := f.Size()
+	must(t, err)
+	b := make([]byte, size)
+	if size > 0 {
+		_, err = f.ReadAt(b, 0)
+		must(t, err)
+	}
+	return b
+}
+
+// write puts a file of whole blocks there, in place of what was.
+func write(t testing.TB, d disk.Disk, name string, b []byte) {
+	t.Helper()
+	d.Remove(name)
+	f, err := d.Create(name)
+	must(t, err)
+	if n := len(b) / disk.Block * disk.Block; n > 0 {
+		must(t, f.WriteAt(b[:n], 0))
+	}
+	if len(b)%disk.Block != 0 {
+		must(t, f.WriteAt(append(slices.Clone(b[len(b)/disk.Block*disk.Block:]), make([]byte, disk.Block-len(b)%disk.Block)...), int64(len(b)/disk.Block*disk.Block)))
+		must(t, f.Truncate(int64(len(b))))
+		must(t, f.Sync())
+	}
+	must(t, f.Close())
+}
+
+func mustSegment(t testing.TB, s *Store, id fence.SegmentID) *Segment {
+	t.Helper()
+	seg, err := s.Segment(id)
+	must(t, err)
+	return seg
+}
