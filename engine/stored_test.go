@@ -33,6 +33,11 @@ func storedEntries(t testing.TB, page FramePage) (got []entry) {
 		must(t, err)
 		for i := range batch.Len() {
 			if o := batch.Offset(i); o >= page.First && o < page.Next {
+				for _, skip := range page.Skips {
+					if skip.Range == page.Range && skip.From == at {
+						at += skip.Offsets
+					}
+				}
 				if o != at {
 					t.Fatalf("offset %d, want %d", o, at)
 				}
