@@ -35,6 +35,7 @@ var functions = []struct{ model, name, tests string }{
 	{"drop_stale_active_segments/1", "DropStaleActiveSegments", "TestDropStale TestDropStaleOfAnExpiredHead TestDropStaleOfARetiredRange TestDropStaleRolls"},
 	{"split_range/2", "SplitRange", "TestSplitRange TestSplitToTheLastPosition TestSplitFromABehindView"},
 	{"merge_ranges/3", "MergeRanges", "TestMergeRanges"},
+	{"learn/3", "Learn", "TestLearn"},
 	{"active_range_ids/2", "ActiveRangeIDs", "TestRouteAndVersion TestMergeRanges TestUnknownTopic"},
 	{"read/5", "Read", "TestReadOfNothing TestReadStopsAtTheCommitMark TestReadStopsAtTheSealedEdge TestReadPastAnEmptySegment TestReadStepsOverAHole TestUnreadableIsNotTheEnd TestReadFuncIsHeldToItsContract"},
 	{"read_consume/5", "ReadConsume", "TestReadConsumeTails TestReadConsumeOverSplits TestReadConsumeFromTheParentsPosition TestReadConsumeOfARetiredRange TestForgedPositions TestFailedPageMovesNothing TestSkips TestSkipWhileCaughtUp TestSkipIsReportedWhenDelivered TestSkipsOfAnAncestor TestPageIsBoundedInReads TestEveryOffsetIsDeliveredOrSkipped"},

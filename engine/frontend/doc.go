@@ -21,6 +21,9 @@
 // with [Frontend.AdoptOffsets] and every refusal by a fenced copy with
 // [Frontend.ForgetSealed], then plans the batch again.
 //
+// A frontend that only routes, such as a client's, has no view: [Frontend.Learn] tells it
+// the ranges of a topic, and [Topic.Slices] what they are now.
+//
 // # Rolling
 //
 // A head that has grown past Options.SegmentMaxBytes, or that

@@ -358,6 +358,24 @@ func (t *Topic) follow(state *cp.State, epoch *atomic.Uint64) {
 	t.version.Store(epoch.Add(1))
 }
 
+// learn makes slices the routes, if they are others.
+func (t *Topic) learn(slices []Slice, epoch *atomic.Uint64) {
+	t.shard.mu.Lock()
+	defer t.shard.mu.Unlock()
+	same := len(slices) == len(t.routes)
+	for i := 0; same && i < len(slices); i++ {
+		same = slices[i].Range == t.routes[i].r.id
+	}
+	if same {
+		return
+	}
+	t.routes = make([]route, len(slices))
+	for i, s := range slices {
+		t.routes[i] = route{first: s.First, last: s.Last, r: t.shard.at(s.Range)}
+	}
+	t.version.Store(epoch.Add(1))
+}
+
 // routed says whether the routes are to just these ranges.
 func (t *Topic) routed(active []*cp.Range) bool {
 	if len(active) != len(t.routes) {
