@@ -104,6 +104,23 @@ func (l *lease) Lend(frame []byte, release func()) (server.Frame, error) {
 	return f, nil
 }
 
+// Routes are the topic's active ranges.
+func (b *backend) Routes(topic string) (api.Routes, error) {
+	if err := api.CheckTopic(topic); err != nil {
+		return api.Routes{}, err
+	}
+	t, err := b.topic(topic)
+	if err != nil {
+		return api.Routes{}, about(topic, -1, err)
+	}
+	slices, _ := t.Slices()
+	r := api.Routes{Topic: t.ID().String()}
+	for _, s := range slices {
+		r.Ranges = append(r.Ranges, api.Route{Range: s.Range.Seq, Last: s.Last})
+	}
+	return r, nil
+}
+
 // Log is the identity of the directory's metadata, to which the log belongs.
 func (b *backend) Log() string { return b.host.Disk() }
 

@@ -37,6 +37,15 @@ type TopicDetail struct {
 	Groups    []string
 }
 
+// Routes say which range of a topic each key position belongs to.
+type Routes struct {
+	Topic  string  // its identity
+	Ranges []Route // by position: each begins behind the one before, the first at 0
+}
+
+// Route is an active range and the last key position that belongs to it.
+type Route struct{ Range, Last uint32 }
+
 // RangeInfo is one range; history once it is not Active.
 type RangeInfo struct {
 	Seq        uint32

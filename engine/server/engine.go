@@ -23,6 +23,8 @@ type Engine interface {
 	SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error)
 	MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error)
 	Roll(ctx context.Context, topic string) (int, error)
+	// Routes tells where producers send their records now. It does not wait.
+	Routes(topic string) (api.Routes, error)
 
 	SetPolicy(ctx context.Context, name string, p api.Policy) error
 	DeletePolicy(ctx context.Context, name string) error

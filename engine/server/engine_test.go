@@ -164,6 +164,13 @@ func (e *fakeEngine) MergeRanges(ctx context.Context, topic string, a, b uint32)
 
 func (e *fakeEngine) Roll(ctx context.Context, topic string) (int, error) { return 3, e.enter(ctx) }
 
+func (e *fakeEngine) Routes(topic string) (api.Routes, error) {
+	if topic == "none" {
+		return api.Routes{}, api.ErrNoSuchTopic
+	}
+	return api.Routes{Topic: topic, Ranges: []api.Route{{Range: 3, Last: 1<<31 - 1}, {Range: 1, Last: 1<<32 - 1}}}, nil
+}
+
 func (e *fakeEngine) SetPolicy(ctx context.Context, name string, p api.Policy) error {
 	e.set(func() { e.policies[name] = p })
 	return nil

@@ -134,6 +134,7 @@ func TestAllow(t *testing.T) {
 			{wire.KeyDeleteTopic, &wire.Topic{Topic: "x"}, "delete x"},
 			{wire.KeyDescribeTopic, &wire.DescribeTopic{Topic: "x"}, "describe x"},
 			{wire.KeyRollTopic, &wire.Topic{Topic: "x"}, "alter x"},
+			{wire.KeyRoute, &wire.Topic{Topic: "x"}, "produce x"},
 			{wire.KeySplitRange, &wire.SplitRange{Topic: "x"}, "alter x"},
 			{wire.KeyMergeRanges, &wire.MergeRanges{Topic: "x"}, "alter x"},
 			{wire.KeyBindPolicy, &wire.BindPolicy{Topic: "x"}, "alter x"},

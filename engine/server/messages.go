@@ -20,6 +20,15 @@ func infoOf(t *api.TopicInfo) *wire.TopicInfo {
 	}
 }
 
+func routeReply(r api.Routes) *wire.RouteReply {
+	m := &wire.RouteReply{Topic: r.Topic}
+	for _, to := range r.Ranges {
+		m.Ranges = append(m.Ranges, to.Range)
+		m.Last = append(m.Last, to.Last)
+	}
+	return m
+}
+
 func policyOf(p *wire.Policy) api.Policy {
 	return api.Policy{
 		MaxAge: boundOf(p.MaxAge), MaxBytes: boundOf(p.MaxBytes),

@@ -160,18 +160,23 @@ func (s *Server) allow(who Identity, op Op, name string) error {
 // topic does what asks for nothing but a topic.
 func (c *conn) topic(ctx context.Context, key wire.Key, who Identity, name string) (wire.Message, error) {
 	e := c.s.engine
-	op, ok := map[wire.Key]Op{wire.KeyDeleteTopic: OpDelete, wire.KeyRollTopic: OpAlter}[key]
+	op, ok := map[wire.Key]Op{wire.KeyDeleteTopic: OpDelete, wire.KeyRollTopic: OpAlter, wire.KeyRoute: OpProduce}[key]
 	if !ok {
 		return nil, refusal(wire.CodeUnsupported, "%s: this server does not do that", key)
 	}
 	if err := c.s.allow(who, op, name); err != nil {
 		return nil, err
 	}
-	if op == OpDelete {
+	switch key {
+	case wire.KeyDeleteTopic:
 		return &wire.Done{}, e.DeleteTopic(ctx, name)
+	case wire.KeyRoute:
+		routes, err := e.Routes(name)
+		return routeReply(routes), err
+	default:
+		n, err := e.Roll(ctx, name)
+		return &wire.RollTopicReply{Segments: uint32(n)}, err
 	}
-	n, err := e.Roll(ctx, name)
-	return &wire.RollTopicReply{Segments: uint32(n)}, err
 }
 
 // listTopics answers a page of the topics that somebody may know of.

@@ -54,6 +54,10 @@ func TestEveryRequest(t *testing.T) {
 		if m := want[*wire.RollTopicReply](c, wire.KeyRollTopic, &wire.Topic{Topic: "a"}); m.Segments != 3 {
 			t.Errorf("roll: %+v", m)
 		}
+		if m := want[*wire.RouteReply](c, wire.KeyRoute, &wire.Topic{Topic: "a"}); m.Topic != "a" || !slices.Equal(m.Ranges, []uint32{3, 1}) || !slices.Equal(m.Last, []uint32{1<<31 - 1, 1<<32 - 1}) {
+			t.Errorf("route: %+v", m)
+		}
+		c.refused(wire.CodeNoSuchTopic, wire.KeyRoute, &wire.Topic{Topic: "none"})
 		policy := &wire.Policy{Name: "p", MaxAge: &wire.Bound{Setting: 2, Limit: 9}, SegmentMaxBytes: &wire.Bound{Setting: 1}}
 		want[*wire.Done](c, wire.KeySetPolicy, &wire.SetPolicy{Policy: policy})
 		if m := want[*wire.ListPoliciesReply](c, wire.KeyListPolicies, &wire.ListPolicies{}); len(m.Policies) != 1 || m.Policies[0].Name != "p" ||

@@ -46,6 +46,7 @@
 //	33 Produce        Produce         ProduceReply        one, in the request
 //	34 CloseProducer  CloseProducer   Done
 //	35 Attach         Attach          AttachReply
+//	36 Route          Topic           RouteReply
 //	48 OpenConsumer   OpenConsumer    OpenConsumerReply
 //	49 Fetch          Fetch           Page                any number, in the reply
 //	50 CloseConsumer  CloseConsumer   Done
@@ -147,6 +148,13 @@
 // durable does not matter: the server sets them anew. Frames of one producer are stored in
 // the order they were sent in. The reply comes when every record is durable. repeats says how many
 // of them were before: they were not stored again.
+//
+// A frame may have records of any ranges of the topic. One whose records all belong to
+// one range is stored as it is; another is taken apart. Route says which range a key
+// position belongs to, so that a client can gather by range; positions are in package
+// segfile/record. A ProduceReply with a range that the client does not know says that
+// the ranges have changed. Whatever a client goes by, its sequences ascend from frame to
+// frame, over all ranges: two of them may be merged at any time.
 //
 // Once a frame of a numbered producer failed, all behind it are refused with
 // producer_halted, or they would make its records look stored. The client opens the

@@ -25,6 +25,7 @@ const (
 	KeyProduce       Key = 33
 	KeyCloseProducer Key = 34
 	KeyAttach        Key = 35
+	KeyRoute         Key = 36
 	KeyOpenConsumer  Key = 48
 	KeyFetch         Key = 49
 	KeyCloseConsumer Key = 50
@@ -79,6 +80,7 @@ var exchanges = [...]exchange{
 	KeyProduce:       {"Produce", &tableProduce, &tableProduceReply, nil},
 	KeyCloseProducer: {"CloseProducer", &tableCloseProducer, &tableDone, nil},
 	KeyAttach:        {"Attach", &tableAttach, &tableAttachReply, nil},
+	KeyRoute:         {"Route", &tableTopic, &tableRouteReply, nil},
 	KeyOpenConsumer:  {"OpenConsumer", &tableOpenConsumer, &tableOpenConsumerReply, nil},
 	KeyFetch:         {"Fetch", &tableFetch, &tablePage, nil},
 	KeyCloseConsumer: {"CloseConsumer", &tableCloseConsumer, &tableDone, nil},

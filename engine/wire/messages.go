@@ -45,6 +45,7 @@ type (
 	Produce            = wirefb.ProduceT
 	ProduceReply       = wirefb.ProduceReplyT
 	CloseProducer      = wirefb.CloseProducerT
+	RouteReply         = wirefb.RouteReplyT
 	Attach             = wirefb.AttachT
 	AttachReply        = wirefb.AttachReplyT
 	OpenConsumer       = wirefb.OpenConsumerT
@@ -125,6 +126,7 @@ var (
 	tableProduce            = table{"Produce", []field{byte4}, by((*wirefb.Produce).UnPack)}
 	tableProduceReply       = table{"ProduceReply", []field{byte4, byte8, byte8, byte4}, by((*wirefb.ProduceReply).UnPack)}
 	tableCloseProducer      = table{"CloseProducer", []field{byte4}, by((*wirefb.CloseProducer).UnPack)}
+	tableRouteReply         = table{"RouteReply", []field{text, numbers, numbers}, by((*wirefb.RouteReply).UnPack)}
 	tableAttach             = table{"Attach", []field{byte8}, by((*wirefb.Attach).UnPack)}
 	tableAttachReply        = table{"AttachReply", []field{byte2, byte4, byte8, byte8}, by((*wirefb.AttachReply).UnPack)}
 	tableOpenConsumer       = table{"OpenConsumer", []field{text, text, byte1, cursor, byte8, text, byte8, numbers}, by((*wirefb.OpenConsumer).UnPack)}
