@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/wire"
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
@@ -18,6 +19,8 @@ type batch struct {
 	slab   []byte // the client's memory
 	build  record.Builder
 	frame  []byte // set once finished; lies in slab
+	lane   *lane  // set once closed
+	first  uint64 // sequence of the first record, likewise; 0: they have none
 	count  int    // records
 	calls  []call
 	out    *outcome // for those who wait; nil if there are none
@@ -86,6 +89,8 @@ func placeIn(whole api.Placement, count, at int) api.Placement {
 func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
 	slab := p.c.mem.alloc(size)
 	if slab == nil {
+		p.closeAll() // what is open holds some
+		p.pump()
 		p.mu.Unlock()
 		var err error
 		slab, err = p.c.mem.await(ctx, p.life.Done(), size)
@@ -101,17 +106,6 @@ func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
 	return b, nil
 }
 
-// closeOpen queues the open batch. mu is held.
-func (p *Producer) closeOpen() {
-	b := p.open
-	if b == nil || b.build.Len() == 0 {
-		return
-	}
-	p.open = nil
-	b.count = b.build.Len()
-	p.enqueue(b)
-}
-
 // enqueue puts a batch behind the others. mu is held.
 func (p *Producer) enqueue(b *batch) {
 	p.closing++
@@ -121,14 +115,6 @@ func (p *Producer) enqueue(b *batch) {
 		p.alarm.Reset(p.c.opts.RequestTimeout)
 	}
 	p.queue = append(p.queue, b)
-}
-
-// dropEmpty gives an open batch back that no record came to. mu is held.
-func (p *Producer) dropEmpty() {
-	if b := p.open; b != nil && b.build.Len() == 0 {
-		p.open = nil
-		b.letGo()
-	}
 }
 
 // finish makes the frame, compressed if the producer compresses. It names no
@@ -141,8 +127,34 @@ func (b *batch) finish() error {
 	if err != nil {
 		return err
 	}
+	if b.first != 0 {
+		h, err := record.ParseHead(frame, 0)
+		if err != nil {
+			return err
+		}
+		b.renumber(&h)
+		h.Put(frame, 0)
+	}
 	b.frame, err = b.compress(frame)
 	return err
+}
+
+// add adds a record whose key has that position. Until the batch is closed its sequences
+// count from 1 on.
+func (b *batch) add(r *record.Record, pos uint32) error {
+	seq := b.next()
+	if r.Key == nil {
+		return b.build.Add(r, seq)
+	}
+	return b.build.AddAt(r, pos, seq)
+}
+
+// next is the sequence of the next record, until the batch is closed.
+func (b *batch) next() uint64 {
+	if b.p.opts.NotIdempotent {
+		return 0
+	}
+	return uint64(b.build.Len()) + 1
 }
 
 // compress answers the frame compressed, in memory that takes the place of its own, or
@@ -208,11 +220,17 @@ func (p *Producer) runCalls() {
 	p.telling = false
 }
 
+// placed is a server's answer as callers have it.
+func (b *batch) placed(r wire.ProduceReply) api.Placement {
+	return api.Placement{Range: r.Range, First: r.First, Last: r.Last, Repeats: r.Repeats, Duplicate: r.Repeats > 0 && int(r.Repeats) >= b.count}
+}
+
 // forget gives up what is on its way; who has it finds that nobody waits. mu is held.
 func (b *batch) forget() {
 	if b.flies != nil {
 		b.flies.b, b.flies, b.sent = nil, nil, true
 		b.p.flying--
+		b.lane.flying--
 	}
 }
 
@@ -233,7 +251,7 @@ func (b *batch) letGo() {
 	b.p.c.mem.release(b.slab)
 	clear(b.calls)
 	b.calls = b.calls[:0]
-	b.p, b.slab, b.frame, b.count, b.out, b.number, b.due = nil, nil, nil, 0, nil, 0, time.Time{}
+	b.p, b.slab, b.frame, b.lane, b.first, b.count, b.out, b.number, b.due = nil, nil, nil, nil, 0, 0, nil, 0, time.Time{}
 	b.flies, b.over, b.sent, b.refusal, b.err, b.place = nil, false, false, nil, nil, api.Placement{}
 	b.build.Reset(nil, 0)
 	batches.Put(b)

@@ -3,9 +3,12 @@ package client
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/frontend"
 )
 
 // Client is a way to one server. Any number of goroutines may share it.
@@ -15,6 +18,9 @@ type Client struct {
 	mem  *memory
 	main *link // for all but producers
 	acks *link // for producers
+
+	routes   *frontend.Frontend // which ranges topics have, as the server told last
+	unrouted atomic.Bool        // it does not tell
 
 	life    context.Context // ends with Close
 	end     context.CancelFunc
@@ -67,6 +73,9 @@ func newClient(addr string, o Options) (*Client, error) {
 	c := &Client{addr: addr, opts: o, mem: newMemory(o.MemoryBytes), producers: map[*Producer]struct{}{}}
 	c.tooLate = fmt.Errorf("%w: no answer within %v (Options.RequestTimeout)", ErrUnavailable, o.RequestTimeout)
 	c.main, c.acks = newLink(c, "requests"), newLink(c, "producers")
+	if c.routes, err = frontend.New(frontend.Options{Self: "client", Bits: rand.Uint64}); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -324,4 +326,92 @@ func TestErrorsOfTheServer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A server that does not tell ranges is asked once; all records go one way to it.
+func TestServerThatDoesNotRoute(t *testing.T) {
+	f := newFake(t)
+	var asked atomic.Int64
+	f.on = func(s *fakeConn, h wire.Head, _, _ []byte) bool {
+		if h.Key == wire.KeyRoute {
+			asked.Add(1)
+			s.fail(h, wire.CodeUnknownKey, "what is Route?")
+		}
+		return h.Key == wire.KeyRoute
+	}
+	c := f.client(t, Options{RequestTimeout: time.Minute})
+	for range 3 {
+		p := producer(t, c, api.ProducerOptions{})
+		for i := range 5 {
+			if _, err := p.Produce(t.Context(), rec(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// Records gather by range, those without a key in frames of one run of sequences, and
+// sequences ascend from frame to frame.
+func TestFramesOfOneRange(t *testing.T) {
+	f := newFake(t)
+	const half = 1 << 31
+	var mu sync.Mutex
+	var last uint64
+	var frames, keyless int
+	f.on = func(s *fakeConn, h wire.Head, msg, raw []byte) bool {
+		switch h.Key {
+		case wire.KeyRoute:
+			s.answer(h, &wire.RouteReply{Topic: fakeTopic.String(), Ranges: []uint32{5, 6}, Last: []uint32{half - 1, ^uint32(0)}}, nil)
+		case wire.KeyProduce:
+			b, err := record.Verify(raw, 0, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			frames++
+			if b.Head.FirstSeq <= last {
+				t.Errorf("sequence %d comes behind %d", b.Head.FirstSeq, last)
+			}
+			last = b.Head.LastSeq
+			if b.Head.MinPos < half && b.Head.MaxPos >= half {
+				t.Errorf("a frame from %d to %d", b.Head.MinPos, b.Head.MaxPos)
+			}
+			if b.Key(0) == nil {
+				keyless += b.Len()
+			}
+			s.answer(h, &wire.ProduceReply{Range: 5 + b.Head.MinPos/half, Last: uint64(b.Len()) - 1}, nil)
+		default:
+			return false
+		}
+		return true
+	}
+	c := f.client(t, Options{})
+	p := producer(t, c, api.ProducerOptions{})
+	for i := range 10000 {
+		r := rec(i)
+		if i%3 == 0 {
+			r.Key = nil
+		} else {
+			r.Key = []byte{byte(i), byte(i >> 8)}
+		}
+		if err := p.Append(t.Context(), r, func(pl api.Placement, err error) {
+			if err != nil || pl.Range != 5 && pl.Range != 6 {
+				t.Errorf("%+v, %v", pl, err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if frames < 4 || keyless != 3334 {
+		t.Errorf("%d frames, %d records without a key", frames, keyless)
+	}
 }

@@ -18,6 +18,9 @@
 //     again, in order, what was not answered, and the server recognises what it had: a
 //     record is stored once and records of one key keep their order. One that is
 //     NotIdempotent reports what was on its way as unknown instead.
+//   - Records gather by range, and whoever sends follows splits and merges; the server takes
+//     apart what does not go by them. A producer with an ID of its own and a [Batch] send
+//     frames of several ranges: the server takes those apart, record by record.
 //   - A consumer goes on where it was, and hands out only frames that verify.
 //   - Every call ends with its context, or within [Options].RequestTimeout where that is
 //     less. Its error says whether the outcome is known: see [Unknown].
@@ -29,8 +32,10 @@
 // # Goroutines and locks
 //
 // A connection has a reader and a writer, and one with shared memory a third who takes
-// answers from there. They hand answers over and wait for nobody; callbacks run on a goroutine of their producer. Lock order: Producer.mu, then
-// link.mu, then conn.mu, then memory.mu. None is held across I/O or a callback.
+// answers from there. They hand answers over and wait for nobody; callbacks run on a
+// goroutine of their producer. Small requests are written by those who make them, where
+// the writer is idle and the socket takes them. Lock order: Producer.mu, then link.mu, then
+// conn.mu, then memory.mu. None is held across I/O or a callback.
 //
 // retry.go says which failures are tried again, by whom and how often.
 package client

@@ -254,6 +254,12 @@ func (s *fakeConn) handle(h wire.Head, msg, raw []byte) {
 		s.f.group = m.Cursor
 		s.f.mu.Unlock()
 		s.answer(h, &wire.Done{}, nil)
+	case *wire.Topic:
+		if h.Key == wire.KeyRoute {
+			s.answer(h, &wire.RouteReply{Topic: fakeTopic.String(), Ranges: []uint32{0}, Last: []uint32{^uint32(0)}}, nil)
+			return
+		}
+		s.answer(h, &wire.Done{}, nil)
 	case *wire.ListTopics:
 		s.answer(h, &wire.ListTopicsReply{}, nil)
 	default:

@@ -15,9 +15,8 @@ import (
 // Producer sends records to one topic. Any number of goroutines may share it;
 // records with equal keys keep the order in which Produce or Append took them.
 //
-// Records gather in one open batch, whatever their keys: the server takes batches
-// apart that belong to several ranges. Closed batches wait, fly and are answered
-// (session.go).
+// Records gather in one open batch for each range of the topic (lane.go). Closed batches
+// wait in one queue, fly and are answered (session.go).
 type Producer struct {
 	c     *Client
 	name  string
@@ -29,8 +28,12 @@ type Producer struct {
 
 	mu       sync.Mutex // guards all below; never held across I/O or a callback
 	changed  *sync.Cond // the queue got shorter, or something ended
-	seq      uint64     // sequence of the last record taken
-	open     *batch     // being filled
+	seq      uint64     // sequence of the last record of the last batch that was closed
+	lanes    []*lane    // tile the keyspace, by position
+	keyless  lane       // of records without a key, while there are several lanes
+	mixed    lane       // of batches that callers filled
+	version  uint64     // of the routes that the lanes are for; 0: none
+	learning bool       // a goroutine asks for others
 	queue    []*batch   // closed and not yet told of, in order
 	closing  uint64     // how many batches were closed: the last one's number
 	lingerOn bool       // a timer will close the open batch
@@ -71,6 +74,7 @@ func (c *Client) NewProducer(o api.ProducerOptions) (*Producer, error) {
 		// be repeated.
 		p.opts.ID = rand.Uint64()
 	}
+	p.lanes = everywhere()
 	p.changed = sync.NewCond(&p.mu)
 	p.life, p.end = context.WithCancel(c.life)
 	p.alarm = time.AfterFunc(time.Hour, p.expire)
@@ -81,6 +85,9 @@ func (c *Client) NewProducer(o api.ProducerOptions) (*Producer, error) {
 	if err == nil {
 		p.session = s
 		err = c.enlist(p)
+	}
+	if err == nil && !p.named && !c.unrouted.Load() {
+		_ = p.learn(ctx) // the server takes apart what does not go by its ranges
 	}
 	if err != nil {
 		p.end()
@@ -155,22 +162,26 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 		if err := p.ready(ctx); err != nil {
 			return t, err
 		}
-		b := p.open
+		l, pos := p.laneOf(r.Key)
+		b := l.open
 		if b == nil {
 			fresh, err := p.freshBatch(ctx, p.opts.BatchBytes)
 			if err != nil {
 				return t, about(p.name, err)
 			}
-			if p.open == nil && !p.closed {
-				p.open = fresh
+			if l.open == nil && !l.retired && !p.closed {
+				l.open = fresh
 			} else {
 				fresh.letGo() // mu was released: look again
 			}
 			continue
 		}
-		switch err := b.build.Add(&rec, p.sequence(p.seq+1)); {
+		err := record.ErrBatchFull
+		if !p.full(l) {
+			err = b.add(&rec, pos)
+		}
+		switch {
 		case err == nil:
-			p.seq++
 			t.at = b.build.Len() - 1
 			if done != nil {
 				b.calls = append(b.calls, call{t.at, done})
@@ -188,7 +199,7 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 			}
 			return t, nil
 		case errors.Is(err, record.ErrBatchFull):
-			p.closeOpen()
+			p.closeOpen(l)
 			p.pump()
 			if err := p.room(ctx); err != nil {
 				return t, err
@@ -198,13 +209,6 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 			return t, p.refused(err, p.opts.BatchBytes)
 		}
 	}
-}
-
-func (p *Producer) sequence(seq uint64) uint64 {
-	if p.opts.NotIdempotent {
-		return 0
-	}
-	return seq
 }
 
 // ready says whether records are taken. mu is held.
@@ -221,7 +225,7 @@ func (p *Producer) ready(ctx context.Context) error {
 // room waits until another batch may be closed: as many may wait as fly. mu is held,
 // and released while waiting.
 func (p *Producer) room(ctx context.Context) error {
-	for len(p.queue) >= 2*p.opts.MaxInFlight {
+	for len(p.queue) >= 2*p.opts.MaxInFlight*len(p.lanes) {
 		if err := p.wait(ctx); err != nil {
 			return about(p.name, err)
 		}
@@ -244,7 +248,7 @@ func (p *Producer) push() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.lingerOn = false
-			p.closeOpen()
+			p.closeAll()
 			p.pump()
 		})
 	}
@@ -270,7 +274,7 @@ func (p *Producer) halt(err error) {
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closeOpen()
+	p.closeAll()
 	p.pump()
 	for last := p.closing; len(p.queue) > 0 && p.queue[0].number <= last; {
 		if err := p.wait(ctx); err != nil {
@@ -326,7 +330,7 @@ func (p *Producer) abort() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	p.closeOpen()
+	p.closeAll()
 	p.failAll(ErrClosed)
 	p.alarm.Stop()
 	p.changed.Broadcast()

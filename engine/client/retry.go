@@ -49,6 +49,7 @@ var kinds = map[wire.Key]kind{
 	wire.KeyLeaveGroup:    repeat, // who has left may leave
 	wire.KeyOpenProducer:  look,   // under the same id
 	wire.KeyOpenConsumer:  look,
+	wire.KeyRoute:         look,
 	wire.KeyFetch:         look, // from the same cursor
 	wire.KeySetPolicy:     repeat,
 	wire.KeyBindPolicy:    repeat,

@@ -14,17 +14,12 @@ import (
 // to the server from where it lies. One goroutine fills it; it is sent once. A batch
 // that is not sent must be discarded.
 type Batch struct {
-	p     *Producer
-	b     *batch
-	count uint64
-	// Positions of the keyed records; keyless ones get theirs with their sequences.
-	minPos, maxPos uint32
-	keyed          bool
-	now            int64    // the time of records that name none
-	keyless        []uint32 // places of records without a key
-	key            []byte   // what Reserve made room for
-	head           record.Head
-	finished       bool // the inner batch has its frame: Send was tried
+	p        *Producer
+	b        *batch
+	count    uint64
+	now      int64 // the time of records that name none
+	head     record.Head
+	finished bool // the inner batch has its frame: Send was tried
 }
 
 // NewBatch returns an empty batch of at most size bytes, as a frame and in memory; 0
@@ -49,7 +44,7 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if err != nil {
 		return nil, about(p.name, err)
 	}
-	return &Batch{p: p, b: b, minPos: ^uint32(0), now: time.Now().UnixMilli()}, nil
+	return &Batch{p: p, b: b, now: time.Now().UnixMilli()}, nil
 }
 
 // Len is the number of records so far.
@@ -64,11 +59,10 @@ func (b *Batch) Add(r api.Record) error {
 	if !r.Time.IsZero() {
 		rec.Timestamp = r.Time.UnixMilli()
 	}
-	b.expect(r.Key)
-	if err := b.b.build.Add(&rec, b.next()); err != nil {
+	if err := b.b.build.Add(&rec, b.b.next()); err != nil {
 		return b.refused(err)
 	}
-	b.note(r.Key)
+	b.count++
 	return nil
 }
 
@@ -98,7 +92,6 @@ func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	if err != nil {
 		return nil, nil, b.refused(err)
 	}
-	b.key = key
 	return key, value, nil
 }
 
@@ -108,36 +101,11 @@ func (b *Batch) Commit(key []byte) error {
 	if err := b.fillable(); err != nil {
 		return err
 	}
-	b.expect(b.key)
-	if err := b.b.build.Commit(b.next()); err != nil {
+	if err := b.b.build.Commit(b.b.next()); err != nil {
 		return about(b.p.name, err)
 	}
-	b.note(b.key) // not key: the record's position comes from what lies in the batch
-	return nil
-}
-
-// next is the place of the next record, from 1 on: the sequences of the batch
-// until it is sent.
-func (b *Batch) next() uint64 { return b.p.sequence(b.count + 1) }
-
-// expect keeps the positions of the keyed records apart before the first keyless
-// one comes, whose place in the builder is that of a sequence it will not have.
-func (b *Batch) expect(key []byte) {
-	if key == nil && len(b.keyless) == 0 && b.count > 0 {
-		b.minPos, b.maxPos = b.b.build.Positions()
-		b.keyed = true
-	}
-}
-
-func (b *Batch) note(key []byte) {
 	b.count++
-	switch {
-	case key == nil:
-		b.keyless = append(b.keyless, uint32(b.count-1))
-	case len(b.keyless) > 0:
-		pos := record.Position(key)
-		b.minPos, b.maxPos, b.keyed = min(b.minPos, pos), max(b.maxPos, pos), true
-	}
+	return nil
 }
 
 // Discard gives the memory of a batch back that was not sent.
@@ -171,13 +139,14 @@ func (b *Batch) Send(ctx context.Context, done func(api.Placement, error)) error
 	if err := p.room(ctx); err != nil {
 		return err
 	}
-	p.closeOpen()
+	p.closeAll()
 	if !p.opts.NotIdempotent {
-		b.renumber(&b.head)
+		inner.first = p.seq + 1
+		inner.renumber(&b.head)
 		p.seq = b.head.LastSeq
 	}
 	b.head.Put(inner.frame, 0)
-	inner.count = int(b.count)
+	inner.lane, inner.count = p.laneFor(&b.head), int(b.count)
 	if done != nil {
 		inner.calls = append(inner.calls, call{wholeBatch, done})
 	}
@@ -200,31 +169,3 @@ func (b *Batch) finish() error {
 	b.head, b.finished = head, err == nil
 	return err
 }
-
-// renumber gives the batch's records the producer's next sequences, and its
-// keyless ones the positions that come with them.
-func (b *Batch) renumber(h *record.Head) {
-	h.FirstSeq = b.p.seq + 1
-	h.LastSeq = b.p.seq + b.count
-	if len(b.keyless) == 0 {
-		return // the builder's positions are right
-	}
-	h.MinPos, h.MaxPos = ^uint32(0), 0
-	if b.keyed {
-		h.MinPos, h.MaxPos = b.minPos, b.maxPos
-	}
-	// One position for every run of sequences that has a keyless record.
-	run := ^uint64(0)
-	for _, i := range b.keyless {
-		seq := h.FirstSeq + uint64(i)
-		if seq/keylessRun == run {
-			continue
-		}
-		run = seq / keylessRun
-		pos := record.KeylessPosition(b.p.opts.ID, seq)
-		h.MinPos, h.MaxPos = min(h.MinPos, pos), max(h.MaxPos, pos)
-	}
-}
-
-// keylessRun is how many sequences share the position of a keyless record.
-const keylessRun = 1024

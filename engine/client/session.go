@@ -93,12 +93,15 @@ func (p *Producer) hand() (to *conn) {
 		return nil
 	}
 	if len(p.queue) == 0 && p.opts.Linger == 0 {
-		p.closeOpen()
+		p.closeAll()
 	}
-	for i := 0; i < len(p.queue) && p.flying < p.opts.MaxInFlight; i++ {
+	for i := 0; i < len(p.queue); i++ {
 		b := p.queue[i]
 		if b.over || b.flies != nil {
 			continue
+		}
+		if b.lane.flying >= p.opts.MaxInFlight {
+			return to // and nothing overtakes it
 		}
 		s := p.session
 		if s == nil || s.stale {
@@ -120,10 +123,12 @@ func (p *Producer) hand() (to *conn) {
 		b.flies, b.refusal = f, nil
 		b.readers.Add(1)
 		p.flying++
+		b.lane.flying++
 		if !s.conn.enqueue(&f.request) {
 			b.flies = nil
 			b.readers.Add(-1)
 			p.flying--
+			b.lane.flying--
 			s.stale = true
 			i-- // again, in another session
 			continue
@@ -163,11 +168,12 @@ func (f *flight) settle(a answer) *conn {
 	}
 	b.flies = nil
 	p.flying--
+	b.lane.flying--
 	if a.err == nil {
 		p.refusals, p.why = 0, nil
 		p.stored = max(p.stored, b.number)
-		r := a.placed
-		p.conclude(b, api.Placement{Range: r.Range, First: r.First, Last: r.Last, Repeats: r.Repeats, Duplicate: r.Repeats > 0 && int(r.Repeats) >= b.count}, nil)
+		p.landed(a.placed.Range)
+		p.conclude(b, b.placed(a.placed), nil)
 	} else {
 		p.failed(b, a.err)
 	}
