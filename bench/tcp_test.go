@@ -57,7 +57,7 @@ func TestLoopbackFloors(t *testing.T) {
 }
 
 func TestTCPRows(t *testing.T) {
-	ids := []string{"tcp-one", "tcp-crowd", "tcp-tail"}
+	ids := []string{"tcp-one", "tcp-crowd", "tcp-tail", "tcp-ranges"}
 	s := Suite{Dir: t.TempDir(), IO: "pool", Network: true, Rows: ids, Runs: 1, Seconds: 0.2, SegmentBytes: 8 << 20, RetainBytes: 16 << 20, FloorBytes: 8 << 20}
 	table, err := s.Run(t.Context())
 	if err != nil {
