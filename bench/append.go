@@ -109,13 +109,7 @@ func (w Append) Start(ctx context.Context, dir string) (*Run, error) {
 		return nil, err
 	}
 	o := engine.Options{IO: w.IO, SegmentBytes: w.SegmentBytes, RawWait: true}
-	if w.RetainBytes > 0 {
-		// Retention has to keep up with the fastest device, and what it frees must
-		// stay ready: a sweep may come after a second's worth of segments.
-		o.Retention = engine.Policy{MaxBytes: engine.Limit(w.RetainBytes)}
-		o.RetainEvery = 20 * time.Millisecond
-		o.PoolBytes = 2*w.RetainBytes + 4*w.SegmentBytes
-	}
+	recycle(&o, w.RetainBytes)
 	e, err := engine.Open(dir, o)
 	if err != nil {
 		return nil, err
@@ -130,6 +124,18 @@ func (w Append) Start(ctx context.Context, dir string) (*Run, error) {
 		}
 	}
 	return r, nil
+}
+
+// recycle has an engine keep so many bytes and write its files again; 0 keeps everything.
+func recycle(o *engine.Options, retain int64) {
+	if retain == 0 {
+		return
+	}
+	// Retention has to keep up with the fastest device, and what it frees must stay
+	// ready: a sweep may come after a second's worth of segments.
+	o.Retention = engine.Policy{MaxBytes: engine.Limit(retain)}
+	o.RetainEvery = 20 * time.Millisecond
+	o.PoolBytes = 2*retain + 4*o.SegmentBytes
 }
 
 // outlet is what a worker stores through.

@@ -23,21 +23,17 @@ func loopbackRate(ctx context.Context, network string, conns, depth, size int, s
 		return 0, err
 	}
 	defer done()
-	go accept(l, func(c net.Conn) {
-		b := make([]byte, size)
-		for {
-			if _, err := io.ReadFull(c, b); err != nil {
-				return
-			}
-			if _, err := c.Write(b[:16]); err != nil {
-				return
-			}
-		}
-	})
+	go accept(l, answerEach(size, 16))
+	sent, took, err := sendFrames(ctx, l.Addr(), conns, depth, size, seconds)
+	return float64(sent) / 1e6 / took.Seconds(), err
+}
+
+// sendFrames is the sender's side of that: the bytes sent, and in which time.
+func sendFrames(ctx context.Context, to net.Addr, conns, depth, size int, seconds float64) (bytes int64, took time.Duration, err error) {
 	var sent counter
 	start := time.Now()
 	end := start.Add(time.Duration(seconds * float64(time.Second)))
-	err = eachConn(l, conns, func(c net.Conn) error {
+	err = eachConn(to, conns, func(c net.Conn) error {
 		b := make([]byte, size)
 		tokens := make(chan struct{}, depth)
 		failed := make(chan error, 1)
@@ -65,7 +61,7 @@ func loopbackRate(ctx context.Context, network string, conns, depth, size int, s
 		close(tokens)
 		return <-failed
 	})
-	return float64(sent.Load()) / 1e6 / time.Since(start).Seconds(), errors.Join(err, ctx.Err())
+	return sent.Load(), time.Since(start), errors.Join(err, ctx.Err())
 }
 
 // loopbackTrip times round trips of a request of size bytes and an answer of 64, one at
@@ -76,21 +72,11 @@ func loopbackTrip(ctx context.Context, network string, conns, size int, seconds 
 		return Latency{}, 0, err
 	}
 	defer done()
-	go accept(l, func(c net.Conn) {
-		b := make([]byte, size)
-		for {
-			if _, err := io.ReadFull(c, b); err != nil {
-				return
-			}
-			if _, err := c.Write(b[:64]); err != nil {
-				return
-			}
-		}
-	})
+	go accept(l, answerEach(max(size, 64), 64))
 	rec := NewRecorder()
 	var begin sync.Once
 	var start, end time.Time
-	err = eachConn(l, conns, func(c net.Conn) error {
+	err = eachConn(l.Addr(), conns, func(c net.Conn) error {
 		begin.Do(func() { // connecting takes its time
 			start = time.Now()
 			end = start.Add(time.Duration(seconds * float64(time.Second)))
@@ -98,7 +84,7 @@ func loopbackTrip(ctx context.Context, network string, conns, size int, seconds 
 		b := make([]byte, max(size, 64))
 		for time.Now().Before(end) && ctx.Err() == nil {
 			from := time.Now()
-			if _, err := c.Write(b[:size]); err != nil {
+			if _, err := c.Write(b); err != nil {
 				return err
 			}
 			if _, err := io.ReadFull(c, b[:64]); err != nil {
@@ -150,7 +136,7 @@ func sendfileRate(ctx context.Context, file string, size int64, seconds float64)
 	var got int64
 	start := time.Now()
 	end := start.Add(time.Duration(seconds * float64(time.Second)))
-	err = eachConn(l, 1, func(c net.Conn) error {
+	err = eachConn(l.Addr(), 1, func(c net.Conn) error {
 		b, ask := make([]byte, size), make([]byte, 8)
 		for i := int64(0); time.Now().Before(end) && ctx.Err() == nil; i++ {
 			binary.LittleEndian.PutUint64(ask, uint64(i%pieces*size))
@@ -202,12 +188,12 @@ func accept(l net.Listener, serve func(net.Conn)) {
 }
 
 // eachConn runs work on n connections side by side.
-func eachConn(l net.Listener, n int, work func(net.Conn) error) error {
+func eachConn(to net.Addr, n int, work func(net.Conn) error) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+			c, err := net.Dial(to.Network(), to.String())
 			if err == nil {
 				err = errors.Join(work(c), c.Close())
 			}

@@ -30,6 +30,8 @@ func TCPRows() []Row {
 			run: tcpFetch},
 		{ID: "tcp-tail", Name: "produce to consume at the tail: p50", Against: "linked flush p50 + 2 loopback round trips", Unit: "us", Want: 1.5, Less: true,
 			run: tcpTail(single)},
+		{ID: "tcp-cpu", Name: "CPU of the server alone, of the first row", Against: "linked, and a process that only receives", Unit: "s/GiB", Want: 1.25, Less: true,
+			run: tcpServer(large)},
 		{ID: "tcp-ranges", Name: "100-byte keyed records one by one, 8 ranges", Against: "the same in batches that the server takes apart", Unit: "records/s", Want: 1,
 			run: tcpRanges},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,8 @@ type Suite struct {
 	FloorBytes int64
 	// Child runs a process that fills dir (FillForReopen) and is killed when it has.
 	Child func(ctx context.Context, dir string, shape Reopen) error
+	// Servant makes the command of a process that runs Serve.
+	Servant func(ctx context.Context, dir string, segment, retain int64, sink int) (*exec.Cmd, error)
 	// Say hears what is going on, a line at a time.
 	Say func(format string, args ...any)
 

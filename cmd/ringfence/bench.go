@@ -49,6 +49,48 @@ func (a *app) benchChildCommand() *cobra.Command {
 	return cmd
 }
 
+// benchServeCommand serves what the suite measures apart from its clients. It is hidden:
+// only the suite runs it.
+func (a *app) benchServeCommand() *cobra.Command {
+	var segment, retain int64
+	var sink int
+	cmd := &cobra.Command{
+		Use:    "bench-serve",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o := bench.ServantOptions(segment, retain)
+			o.IO = a.engine
+			dir := ""
+			if sink == 0 {
+				var err error
+				if dir, err = a.resolveDataDir(true); err != nil {
+					return err
+				}
+			}
+			return bench.Serve(cmd.Context(), dir, o, sink, a.in, a.out)
+		},
+	}
+	fl := cmd.Flags()
+	fl.Int64Var(&segment, "segment", 0, "")
+	fl.Int64Var(&retain, "retain", 0, "")
+	fl.IntVar(&sink, "sink", 0, "")
+	return cmd
+}
+
+// servant is the command of such a process.
+func (a *app) servant(ctx context.Context, dir string, segment, retain int64, sink int) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"bench-serve", "--io", a.engine, fmt.Sprintf("--segment=%d", segment), fmt.Sprintf("--retain=%d", retain), fmt.Sprintf("--sink=%d", sink)}
+	if dir != "" {
+		args = append(args, "--data-dir", dir)
+	}
+	return exec.CommandContext(ctx, self, args...), nil
+}
+
 // fillAndKill runs such a child and kills it when it is ready.
 func (a *app) fillAndKill(ctx context.Context, dir string, shape bench.Reopen) error {
 	self, err := os.Executable()

@@ -309,7 +309,7 @@ func (a *app) benchSuite(ctx context.Context, f benchFlags) error {
 	if err != nil {
 		return err
 	}
-	s := bench.Suite{Dir: dir, Network: f.over != "", IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill,
+	s := bench.Suite{Dir: dir, Network: f.over != "", IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill, Servant: a.servant,
 		Say: func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }}
 	t, err := s.Run(ctx)
 	if err != nil {

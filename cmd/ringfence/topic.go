@@ -14,6 +14,6 @@ func (a *app) subcommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.demoCommand(), a.topicCommand(), a.serveCommand(), a.produceCommand(), a.consumeCommand(), a.groupCommand(), a.cursorCommand(), a.userCommand(), a.aclCommand(), a.quotaCommand(), a.contextCommand(), a.segmentCommand(),
 		a.doctorCommand(), a.benchCommand(), a.versionCommand(),
-		a.demoChildCommand(), a.benchChildCommand(), // hidden: what demo and bench start and kill
+		a.demoChildCommand(), a.benchChildCommand(), a.benchServeCommand(), // hidden: what demo and bench start and kill
 	}
 }
