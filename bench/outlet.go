@@ -106,6 +106,11 @@ func (r *Run) serve(ctx context.Context, dir string) (m *remote, err error) {
 	return m, nil
 }
 
+// dial is one more client of the server.
+func (m *remote) dial(ctx context.Context) (*client.Client, error) {
+	return client.Dial(ctx, m.address, client.Options{Logger: slog.New(slog.DiscardHandler)})
+}
+
 func (m *remote) close() error {
 	if m == nil {
 		return nil

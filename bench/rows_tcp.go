@@ -19,6 +19,8 @@ func TCPRows() []Row {
 	single := Append{RecordSize: 1024, InFlight: 1, Workers: 1, RetainBytes: recycled}
 	crowd := single
 	crowd.Workers = 1000
+	many := crowd
+	many.RecordSize = 200
 	return []Row{
 		{ID: "tcp-1m", Name: "produce 1 KiB records, 1 MiB batches, 4 connections", Against: "the lower of: linked, and raw frames over loopback", Unit: "MB/s", Want: 0.9,
 			run: tcpRate(large)},
@@ -30,6 +32,10 @@ func TCPRows() []Row {
 			run: tcpFetch},
 		{ID: "tcp-tail", Name: "produce to consume at the tail: p50", Against: "linked flush p50 + 2 loopback round trips", Unit: "us", Want: 1.5, Less: true,
 			run: tcpTail(single)},
+		{ID: "tcp-mixed", Name: "the first row while a client reads what comes", Against: "the same without a reader", Unit: "MB/s", Want: 0.5,
+			run: tcpMixed(large)},
+		{ID: "tcp-many", Name: "1000 connections, 10000 topics, one reader that stalls", Against: "the same without that reader", Unit: "records/s", Want: 0.9,
+			run: tcpMany(many)},
 		{ID: "tcp-cpu", Name: "CPU of the server alone, of the first row", Against: "linked, and a process that only receives", Unit: "s/GiB", Want: 1.25, Less: true,
 			run: tcpServer(large)},
 		{ID: "tcp-ranges", Name: "100-byte keyed records one by one, 8 ranges", Against: "the same in batches that the server takes apart", Unit: "records/s", Want: 1,
@@ -220,7 +226,7 @@ func tcpTail(w Append) rowFunc {
 }
 
 func (r *Run) tail(ctx context.Context, d time.Duration) (l Latency, err error) {
-	c, err := client.Dial(ctx, r.net.address, client.Options{})
+	c, err := r.net.dial(ctx)
 	if err != nil {
 		return l, err
 	}

@@ -87,7 +87,11 @@ checked afterwards.
 
 --floor measures the device as 'bench append' does. --suite runs the network's
 performance table: produce, one record at a time, many connections, fetch, and the
-tail, each beside the same work linked and the same bytes over a bare socket.`,
+tail, each beside the same work linked and the same bytes over a bare socket; the
+server's processor time, in a process of its own; several ranges, with and without
+gathering by range; producing beside a reader; and 1000 connections with 10000
+topics, with and without a reader that stalls. With --rate the load is an open loop:
+latency counts from when a batch was due.`,
 		Example: `  ringfence bench tcp --workers 8 --batch 256KiB
   ringfence bench tcp --batch 0 --workers 1000 --unix
   ringfence bench tcp --suite`,
