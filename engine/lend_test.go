@@ -173,6 +173,9 @@ func TestLend(t *testing.T) {
 			must(t, err)
 			_, err = l.wait(small)
 			must(t, err)
+			p, err = e.Backend().OpenProducer("t", 7, false)
+			must(t, err)
+			l.p = p
 			if pl, err = l.wait(small); err != nil || !pl.Duplicate {
 				t.Errorf("a repeat: %+v, %v", pl, err)
 			}
