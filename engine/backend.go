@@ -9,6 +9,7 @@ import (
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/engine/wire"
 )
 
 // Backend is the engine as a server sees it.
@@ -31,16 +32,17 @@ type session struct {
 // lease is a producer on behalf of a connection.
 type lease struct {
 	*Producer
-	b    *backend
-	key  session
-	once sync.Once
-	err  error
+	b     *backend
+	key   session
+	once  sync.Once
+	ended chan struct{} // closed when everything that was sent is durable or failed
+	err   error         // set before
 }
 
 // OpenProducer opens a producer that stops at the first frame that fails, so that
 // nothing overtakes it. Another one of the same id is given up first: what it still has
 // in memory would land behind what is sent now, after its program was told otherwise.
-func (b *backend) OpenProducer(topic string, id uint64, unnumbered bool) (server.Producer, error) {
+func (b *backend) OpenProducer(ctx context.Context, topic string, id uint64, unnumbered bool) (server.Producer, error) {
 	for id == 0 {
 		id = b.dice()
 	}
@@ -52,14 +54,16 @@ func (b *backend) OpenProducer(topic string, id uint64, unnumbered bool) (server
 			break
 		}
 		b.mu.Unlock()
-		older.giveUp()
+		if err := older.giveUp(ctx); err != nil {
+			return nil, err
+		}
 	}
 	defer b.mu.Unlock()
 	p, err := b.NewProducer(ProducerOptions{Topic: topic, ID: id, NotIdempotent: unnumbered, MaxInFlight: sessionWindow, BatchBytes: sessionBatch})
 	if err != nil {
 		return nil, err
 	}
-	l := &lease{Producer: p, b: b, key: key}
+	l := &lease{Producer: p, b: b, key: key, ended: make(chan struct{})}
 	b.sessions[key] = l
 	return l, nil
 }
@@ -69,23 +73,38 @@ const (
 	sessionBatch  = 1 << 20 // what records are rebuilt into whose frame belongs to several ranges
 )
 
-// giveUp fails what is not handed to the disk yet and waits for the rest.
-func (l *lease) giveUp() {
+// giveUp fails what is not handed to the disk yet and waits for the rest until ctx ends.
+func (l *lease) giveUp(ctx context.Context) error {
 	l.stop(errors.New("the producer was opened again by another connection"))
-	_ = l.Close(context.Background()) // what flies is answered by the disk
+	_ = l.Close(ctx) // its own connection is told
+	select {
+	case <-l.ended:
+		return nil
+	default:
+		return &wire.Error{Code: wire.CodeUnavailable, Detail: fmt.Sprintf(
+			"topic %q: producer %d is still open elsewhere, with frames that are on their way to the disk: try again", l.key.topic, l.key.id)}
+	}
 }
 
-// Close flushes until ctx ends. Whoever calls it again waits for the first.
+// Close flushes. When ctx ends first, what is not handed to the disk yet fails; the rest
+// is the disk's to answer, and until it has nobody opens the producer again.
 func (l *lease) Close(ctx context.Context) error {
 	l.once.Do(func() {
-		l.err = l.Producer.Close(ctx)
-		l.b.mu.Lock()
-		defer l.b.mu.Unlock()
-		if l.b.sessions[l.key] == l {
+		go func() {
+			defer close(l.ended)
+			l.err = l.Producer.Close(context.Background())
+			l.b.mu.Lock()
+			defer l.b.mu.Unlock()
 			delete(l.b.sessions, l.key)
-		}
+		}()
 	})
-	return l.err
+	select {
+	case <-l.ended:
+		return l.err
+	case <-ctx.Done():
+		l.stop(ctx.Err())
+		return ctx.Err()
+	}
 }
 
 func (l *lease) NewFrame(ctx context.Context, size int) (server.Frame, error) {

@@ -1,13 +1,16 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/engine/wire"
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
@@ -19,7 +22,7 @@ func TestProducerOpenedAgain(t *testing.T) {
 	newTopic(t, e, "t")
 	b := e.Backend()
 	for range rounds(10) {
-		first, err := b.OpenProducer("t", 0, false)
+		first, err := b.OpenProducer(within(t), "t", 0, false)
 		must(t, err)
 		var mu sync.Mutex
 		var stored, failed int
@@ -41,7 +44,7 @@ func TestProducerOpenedAgain(t *testing.T) {
 				sent.Done()
 			}))
 		}
-		again, err := b.OpenProducer("t", first.ID(), false)
+		again, err := b.OpenProducer(within(t), "t", first.ID(), false)
 		must(t, err)
 		mu.Lock()
 		if stored+failed != 20 {
@@ -187,4 +190,42 @@ func TestCompressedFramesAreBounded(t *testing.T) {
 	if got, most := after.TotalAlloc-before.TotalAlloc, uint64(each*(runtime.GOMAXPROCS(0)+2)); got > most {
 		t.Errorf("%d frames of %d bytes took %d bytes, at most %d", n, each, got, most)
 	}
+}
+
+// A producer that is opened again waits for what the one before has on its way to the
+// disk, no longer than its request lasts, and then says to try again.
+func TestOpenProducerIsBounded(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	b := e.Backend()
+	first, err := b.OpenProducer(within(t), "t", 7, false)
+	must(t, err)
+	p := first.(*lease).Producer
+	age := p.age
+	count := func(n int) { // of records whose outcome the disk does not tell
+		p.mu.Lock()
+		p.pending[age] += n
+		p.changed.Broadcast()
+		p.mu.Unlock()
+	}
+	count(1)
+	short, cancel := context.WithTimeout(within(t), 20*time.Millisecond)
+	defer cancel()
+	for range 2 {
+		_, err = b.OpenProducer(short, "t", 7, false)
+		if is(t, err, wire.CodeUnavailable); !wire.CodeUnavailable.Retryable() {
+			t.Error("nobody tries again")
+		}
+	}
+	if _, err := first.NewFrame(within(t), 1000); !errors.Is(err, ErrClosed) {
+		t.Errorf("the one before still takes frames: %v", err)
+	}
+	other, err := b.OpenProducer(within(t), "t", 8, false) // which is not held up
+	must(t, err)
+	must(t, other.Close(within(t)))
+	count(-1)
+	again, err := b.OpenProducer(within(t), "t", 7, false)
+	must(t, err)
+	must(t, again.Close(within(t)))
+	must(t, first.Close(within(t)))
 }

@@ -30,7 +30,7 @@ type sinkFrame struct {
 	b   []byte
 }
 
-func (e *sink) OpenProducer(topic string, id uint64, unnumbered bool) (Producer, error) {
+func (e *sink) OpenProducer(ctx context.Context, topic string, id uint64, unnumbered bool) (Producer, error) {
 	return &sinkProducer{free: make(chan *sinkFrame, 4)}, nil
 }
 

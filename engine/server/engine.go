@@ -38,8 +38,10 @@ type Engine interface {
 	// blocks of 4,096 bytes. unregister waits until no loan is out; then the memory may go.
 	Register(mem []byte) (unregister func() error, err error)
 	// OpenProducer opens a producer; with id 0 the engine draws one. The records of an
-	// unnumbered one have no sequences.
-	OpenProducer(topic string, id uint64, unnumbered bool) (Producer, error)
+	// unnumbered one have no sequences. One that is open under the id is given up first; if
+	// what that has sent is not on the disk, or failed, when ctx ends, the answer is a
+	// *wire.Error that says to try again.
+	OpenProducer(ctx context.Context, topic string, id uint64, unnumbered bool) (Producer, error)
 	OpenConsumer(topic, group string, from api.From) (Consumer, error)
 	// CommitCursor makes a cursor a group's position, with reset also where that moves
 	// the group back.

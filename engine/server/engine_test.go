@@ -196,7 +196,7 @@ func (e *fakeEngine) BindPolicy(ctx context.Context, topic, policy string) error
 	return nil
 }
 
-func (e *fakeEngine) OpenProducer(topic string, id uint64, unnumbered bool) (Producer, error) {
+func (e *fakeEngine) OpenProducer(ctx context.Context, topic string, id uint64, unnumbered bool) (Producer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t, err := e.topic(topic)

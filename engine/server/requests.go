@@ -192,6 +192,10 @@ func (c *conn) listTopics(ctx context.Context, who Identity, m *wire.ListTopics)
 	return r, err
 }
 
+// openTimeout is how long a producer that is opened waits for the one before it: clients
+// ask again, and a disk that does nothing for so long may do nothing for long.
+const openTimeout = 5 * time.Second
+
 func (c *conn) openProducer(who Identity, m *wire.OpenProducer) (wire.Message, error) {
 	if err := c.s.allow(who, OpProduce, m.Topic); err != nil {
 		return nil, err
@@ -199,7 +203,9 @@ func (c *conn) openProducer(who Identity, m *wire.OpenProducer) (wire.Message, e
 	if err := c.handles.reserve(); err != nil {
 		return nil, err
 	}
-	to, err := c.s.engine.OpenProducer(m.Topic, m.Id, m.Unnumbered)
+	ctx, stop := context.WithTimeout(c.ctx, openTimeout)
+	defer stop()
+	to, err := c.s.engine.OpenProducer(ctx, m.Topic, m.Id, m.Unnumbered)
 	if err != nil {
 		c.handles.release()
 		return nil, err
