@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -41,6 +42,25 @@ type Authenticator struct {
 	attempts *attempts
 	locks    *lockouts
 	spent    *spending
+	stats    authCounters
+}
+
+// AuthStats counts logins since the authenticator was made, by what became of them.
+type AuthStats struct {
+	OK          int64
+	Wrong       int64 // user or secret is wrong
+	LockedOut   int64 // refused for wrong passwords before
+	RateLimited int64 // refused because the address has tried too often
+	Failed      int64 // could not be checked
+	Lockouts    int64 // how often a user was locked out somewhere
+}
+
+type authCounters struct{ ok, wrong, lockedOut, rateLimited, failed, lockouts atomic.Int64 }
+
+// Stats returns the counts.
+func (a *Authenticator) Stats() AuthStats {
+	c := &a.stats
+	return AuthStats{c.ok.Load(), c.wrong.Load(), c.lockedOut.Load(), c.rateLimited.Load(), c.failed.Load(), c.lockouts.Load()}
 }
 
 // Authenticator makes one, for [Authenticator.Guard].
@@ -62,6 +82,7 @@ func (e *Engine) Authenticator(o AuthOptions) *Authenticator {
 // log are the authenticator's then.
 func (a *Authenticator) Guard(o *server.Options) {
 	o.Authenticate, o.Allow, o.Spend, o.Audit = a.authenticate, a.allow, a.spend, a.audit
+	o.ChangePassword = a.changePassword
 	o.Mechanisms = []string{"password", "token"}
 	if a.opts.Certificates {
 		o.Mechanisms = append(o.Mechanisms, "certificate")
@@ -94,10 +115,14 @@ func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who s
 	from, now := network(l.Remote), a.opts.instant()
 	key := lockKey{from: from, user: bounded(l.User)}
 	if l.Mechanism == "password" {
-		err = a.locks.refusal(key, now)
+		if err = a.locks.refusal(key, now); err != nil {
+			a.stats.lockedOut.Add(1)
+		}
 	}
 	if err == nil {
-		err = a.attempts.take(from, now)
+		if err = a.attempts.take(from, now); err != nil {
+			a.stats.rateLimited.Add(1)
+		}
 	}
 	if err != nil { // it comes as fast as anybody likes: once is enough
 		if e := (*wire.Error)(nil); errors.As(err, &e) && a.attempts.first(from, now) {
@@ -108,19 +133,44 @@ func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who s
 	u, token, err := a.check(ctx, &l)
 	switch {
 	case err == nil:
+		a.stats.ok.Add(1)
 		a.attempts.giveBack(from)
 		if l.Mechanism == "password" {
 			a.locks.clear(key)
 		}
 		a.loggedIn(l, u.Name, nil)
 		return server.Identity{User: u.Name, Proof: proof{u.Created, token}}, nil
-	case errors.Is(err, errWrong) && l.Mechanism == "password":
+	case !errors.Is(err, errWrong):
+		a.stats.failed.Add(1)
+	default:
+		a.stats.wrong.Add(1)
+		if l.Mechanism != "password" {
+			break
+		}
 		if d := a.locks.failed(key, a.opts.instant()); d > 0 {
+			a.stats.lockouts.Add(1)
 			err = fmt.Errorf("%w; locked out for %s", err, d)
 		}
 	}
 	a.loggedIn(l, l.User, err)
 	return who, err
+}
+
+// changePassword takes the old password as a login is taken, so that guessing it costs the
+// same.
+func (a *Authenticator) changePassword(ctx context.Context, who server.Identity, l server.Login, password []byte) error {
+	if _, err := a.user(who); err != nil {
+		return err
+	}
+	if _, err := a.authenticate(ctx, l); errors.Is(err, errWrong) {
+		return &wire.Error{Code: wire.CodeInvalidCredentials, Detail: "user or secret is wrong"}
+	} else if err != nil {
+		return err
+	}
+	if len(password) == 0 {
+		return ofUser(who.User, fmt.Errorf("%w: it is empty", ErrInvalidPassword))
+	}
+	return a.e.PutUser(ctx, who.User, string(password), UserOptions{Replace: true})
 }
 
 // check finds the user that a login is of. errWrong is all that a client is told.

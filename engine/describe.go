@@ -97,6 +97,15 @@ func (e *Engine) describe(name string, aside []string) (d TopicDetail, err error
 	if err != nil {
 		return d, about(name, -1, err)
 	}
+	if d.Policy != "" {
+		err := e.host.ReadLocal(e.home(), func(s *cp.State) {
+			_, defined := s.Policy(d.Policy)
+			d.PolicyMissing = !defined
+		})
+		if err != nil {
+			return d, about(name, -1, err)
+		}
+	}
 	for _, file := range aside {
 		if strings.Contains(file, d.ID) {
 			d.SetAside++

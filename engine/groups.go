@@ -53,6 +53,50 @@ func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g Grou
 	return g, err
 }
 
+// GroupLag is how far a group is behind.
+type GroupLag struct {
+	Topic, Group string
+	Records      uint64
+}
+
+// GroupLags tells how far groups are behind, by topic and name, of at most so many, and
+// whether there are more. Groups of which that cannot be told, because their topic is
+// damaged, are left out.
+func (e *Engine) GroupLags(ctx context.Context, most int) (list []GroupLag, more bool, err error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, false, err
+	}
+	defer e.end()
+	topics, err := e.topics()
+	if err != nil {
+		return nil, false, err
+	}
+	for _, t := range topics {
+		var names []string
+		err := e.lookAt(t.Name, func(s *cp.State, _ *cp.Topic) { names = slices.Collect(s.Groups(t.Name)) })
+		if err != nil {
+			continue // deleted meanwhile
+		}
+		for _, group := range names {
+			if len(list) == most {
+				return list, true, nil
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, false, err
+			}
+			c, err := e.NewConsumer(ConsumerOptions{Topic: t.Name, Group: group})
+			if err != nil {
+				continue
+			}
+			n, err := c.Lag()
+			if c.Close() == nil && err == nil {
+				list = append(list, GroupLag{t.Name, group, n})
+			}
+		}
+	}
+	return list, false, nil
+}
+
 // DeleteGroup forgets a group's position; records are not touched. A consumer of the
 // group that commits after it makes it anew. [Consumer.Reset] moves a group.
 func (e *Engine) DeleteGroup(ctx context.Context, topic, group string) error {

@@ -152,7 +152,7 @@ func TestLend(t *testing.T) {
 			m := newSharedMemory(t, 8, 64<<10)
 			unregister, err := e.Register(m.mem)
 			must(t, err)
-			p, err := e.Backend().OpenProducer("t", 7, false)
+			p, err := e.Backend().OpenProducer(within(t), "t", 7, false)
 			must(t, err)
 			l := &lender{TB: t, m: m, p: p}
 			keys, seq := many(100), uint64(1)
@@ -291,7 +291,7 @@ func (s *resender) run(b server.Engine, n int) {
 	made := 0
 	for made < n || len(s.frames) > 0 {
 		var err error
-		s.l.p, err = b.OpenProducer("t", s.id, false)
+		s.l.p, err = b.OpenProducer(within(t), "t", s.id, false)
 		must(t, err)
 		failed := false
 		for !failed && (made < n || len(s.frames) > 0) {

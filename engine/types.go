@@ -6,36 +6,93 @@ import (
 	"github.com/ringfence/ringfence/engine/api"
 )
 
-// What a program meets on both ways to the log is told in package engine/api; a
-// program changes to engine/client in the line that opens one.
-type (
-	Record         = api.Record
-	Placement      = api.Placement
-	ConsumedRecord = api.ConsumedRecord
-	Page           = api.Page
-	Skip           = api.Skip
+// What a program meets on both ways to the log is told in package engine/api, where each
+// field of these types is described; a program changes to engine/client in the line that
+// opens one.
 
-	ProducerOptions = api.ProducerOptions
-	ConsumerOptions = api.ConsumerOptions
-	From            = api.From
+// Record is one entry to store: Key, Value, Headers and Time. A nil Key spreads over the
+// ranges, a nil Value is a tombstone. See [api.Record].
+type Record = api.Record
 
-	TopicOptions = api.TopicOptions
-	TopicInfo    = api.TopicInfo
-	TopicDetail  = api.TopicDetail
-	RangeInfo    = api.RangeInfo
-	SegmentInfo  = api.SegmentInfo
-	GroupInfo    = api.GroupInfo
-	GroupRange   = api.GroupRange
+// Placement says where records were stored: Range, First and Last offset, and whether, or
+// how many of them, were stored before (Duplicate, Repeats). See [api.Placement].
+type Placement = api.Placement
 
-	TopicError = api.TopicError
+// ConsumedRecord is a record with its place: Range, Offset, Key, Value, Headers, Time. Its
+// bytes are valid until the consumer's next call. See [api.ConsumedRecord].
+type ConsumedRecord = api.ConsumedRecord
 
-	User         = api.User
-	UserOptions  = api.UserOptions
-	Grant        = api.Grant
-	Quota        = api.Quota
-	Token        = api.Token
-	TokenOptions = api.TokenOptions
-)
+// Page is what one Poll or Fetch found: Records of one range, Skips, and whether there was
+// nothing more (CaughtUp). See [api.Page].
+type Page = api.Page
+
+// Skip is a stretch of offsets that a consumer moved past, because retention took them or
+// the loss of damaged ones was accepted: Range, From, Offsets, Damaged. See [api.Skip].
+type Skip = api.Skip
+
+// ProducerOptions are of [Engine.NewProducer]: Topic, ID, BatchBytes, Linger, MaxInFlight,
+// Codec, NotIdempotent. All but Topic may be zero. See [api.ProducerOptions].
+type ProducerOptions = api.ProducerOptions
+
+// ConsumerOptions are of [Engine.NewConsumer]: Topic, Group, From. Member is of network
+// clients. See [api.ConsumerOptions].
+type ConsumerOptions = api.ConsumerOptions
+
+// From is where a consumer starts: [FromGroup], [FromStart], [FromEnd], [FromCursor] or
+// [FromTime].
+type From = api.From
+
+// TopicOptions are of [Engine.CreateTopic]: Bits, so that the topic has at most 2^Bits
+// ranges, and Policy. See [api.TopicOptions].
+type TopicOptions = api.TopicOptions
+
+// TopicInfo sums a topic up: Name, ID, Bits, Policy, Created, and how many Ranges, Segments,
+// Records and Bytes it has, and what is Damaged or SetAside. See [api.TopicInfo].
+type TopicInfo = api.TopicInfo
+
+// TopicDetail is a TopicInfo with AllRanges and Groups. See [api.TopicDetail].
+type TopicDetail = api.TopicDetail
+
+// RangeInfo is one range: Seq, its keys [Start, End), Active, Parents, NextOffset, Segments.
+// See [api.RangeInfo].
+type RangeInfo = api.RangeInfo
+
+// SegmentInfo is one segment: Seq, Active, Start, Records, Bytes, its times, its File, and
+// what is wrong with it. See [api.SegmentInfo].
+type SegmentInfo = api.SegmentInfo
+
+// GroupInfo is where a group is: Name, Ranges, Lag, Cursor, and through a server Members and
+// Generation. See [api.GroupInfo].
+type GroupInfo = api.GroupInfo
+
+// GroupRange is where a consumer or a group is in one range: Range, Offset, End, Lag,
+// Behind, Member. See [api.GroupRange].
+type GroupRange = api.GroupRange
+
+// TopicError is an error with the Topic, and the Range or -1, that it is about. errors.Is
+// finds what it wraps.
+type TopicError = api.TopicError
+
+// User sums a user up: Name, whether there is a Password, and how many Grants and Tokens,
+// and which Quota. See [api.User].
+type User = api.User
+
+// UserOptions are of [Engine.PutUser]: Replace and Grants. See [api.UserOptions].
+type UserOptions = api.UserOptions
+
+// Grant allows a user an operation (Op) on a Kind of thing whose names fit a Pattern. See
+// [api.Grant].
+type Grant = api.Grant
+
+// Quota is what a user may produce in a second: Records and Bytes, 0 for no bound. See
+// [api.Quota].
+type Quota = api.Quota
+
+// Token is what is told of a token: ID, User, Name, Created, Expires. See [api.Token].
+type Token = api.Token
+
+// TokenOptions are of [Engine.CreateToken]: Name and Expires. See [api.TokenOptions].
+type TokenOptions = api.TokenOptions
 
 // Header is a named value on a record: Key and Value, any bytes. A nil Value is not
 // the same as an empty one.

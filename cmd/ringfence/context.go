@@ -125,7 +125,8 @@ directory; --context, or RINGFENCE_CONTEXT, names another one.`,
 }
 
 func (a *app) contextAddCommand() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:     "add NAME",
 		Short:   "Keep the server that --server names; the first one is in use at once",
 		Example: "  ringfence context add prod --server tls://log.example:4040 --server-ca ca.pem",
@@ -155,6 +156,9 @@ func (a *app) contextAddCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if old, there := f.Contexts[args[0]]; there && old != c && !force {
+				return conflict{fmt.Errorf("there is a context %q, for server %s%s: give --force to replace it, or another name", args[0], old.Server, ofUserText(old.User))}
+			}
 			if len(f.Contexts) == 0 {
 				f.Current = args[0]
 			}
@@ -165,6 +169,15 @@ func (a *app) contextAddCommand() *cobra.Command {
 			return a.reportContexts(f)
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace a context of the name")
+	return cmd
+}
+
+func ofUserText(user string) string {
+	if user == "" {
+		return ""
+	}
+	return " as user " + user
 }
 
 func (a *app) contextUseCommand() *cobra.Command {

@@ -30,6 +30,12 @@ func TestContexts(t *testing.T) {
 	do(exitUsage, "context", "add", "here")
 	do(exitOK, "context", "add", "here", "--server", addr)
 	do(exitOK, "context", "add", "gone", "--server", "127.0.0.1:1", "--client-key", "")
+	do(exitOK, "context", "add", "here", "--server", addr) // as it is
+	if out := do(exitConflict, "context", "add", "here", "--server", "127.0.0.1:1"); !strings.Contains(out, addr) || !strings.Contains(out, "--force") {
+		t.Errorf("a name that is taken: %s", out)
+	}
+	do(exitOK, "context", "add", "here", "--server", "127.0.0.1:1", "--force")
+	do(exitOK, "context", "add", "here", "--server", addr, "--force")
 	do(exitOK, "topic", "create", "logs")
 	if out := do(exitOK, "context", "ls"); !strings.Contains(out, "*  here") {
 		t.Errorf("listed: %s", out)

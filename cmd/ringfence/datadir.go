@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,7 +20,7 @@ const dataDirVar = "RINGFENCE_DATA_DIR"
 // which is set far from where it is used, must be absolute, or data would end up
 // wherever the program happens to start. create makes the directory.
 func (a *app) resolveDataDir(create bool) (string, error) {
-	dir, from := a.dataDir, "--data-dir"
+	dir, from := a.dataDir, cmp.Or(a.dataDirSource, "--data-dir")
 	if !a.dataDirGiven() {
 		v, set := a.env(dataDirVar)
 		switch {

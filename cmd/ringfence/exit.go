@@ -57,6 +57,7 @@ var exitCodes = []struct {
 type (
 	usageError struct{ error }
 	notFound   struct{ error }
+	conflict   struct{ error }
 	incomplete struct{ error }
 	unproven   struct{ error }
 	refusal    struct{ error }
@@ -68,6 +69,7 @@ type (
 
 func (e usageError) Unwrap() error { return e.error }
 func (e notFound) Unwrap() error   { return e.error }
+func (e conflict) Unwrap() error   { return e.error }
 func (e incomplete) Unwrap() error { return e.error }
 func (e unproven) Unwrap() error   { return e.error }
 func (e refusal) Unwrap() error    { return e.error }
@@ -107,6 +109,7 @@ func exitCode(err error) int {
 		s     silent
 		usage usageError
 		nf    notFound
+		con   conflict
 		inc   incomplete
 		unp   unproven
 		ref   refusal
@@ -148,7 +151,7 @@ func exitCode(err error) int {
 		return exitDamaged
 	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, engine.ErrNoSuchUser, engine.ErrNoSuchGrant, engine.ErrNoSuchToken, engine.ErrNoSuchRange, cp.ErrNoSuchSegment):
 		return exitNotFound
-	case is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
+	case errors.As(err, &con), is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
 	}
 	return exitFailed

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
@@ -23,6 +24,7 @@ type clientFlags struct {
 	server             string
 	ca, cert, key      string
 	user, passwordFile string
+	timeout            time.Duration
 }
 
 // withLog calls f with the topics that the command is about: those of the server that
@@ -69,7 +71,13 @@ func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Co
 
 // clientOptions are those of any server.
 func (a *app) clientOptions() (client.Options, error) {
-	o := client.Options{Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if a.client.timeout <= 0 {
+		return client.Options{}, usageError{fmt.Errorf("--timeout is %s: want more than 0", a.client.timeout)}
+	}
+	o := client.Options{
+		Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		RequestTimeout: a.client.timeout, DialTimeout: min(a.client.timeout, 10*time.Second),
+	}
 	err := a.credentials(&o)
 	return o, err
 }

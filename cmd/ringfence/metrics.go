@@ -1,24 +1,39 @@
 package main
 
 import (
+	"context"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/server"
 )
 
-// metric is one number of /metrics with its one description.
+// sample is what the numbers are taken from, at one moment.
+type sample struct {
+	engine engine.Stats
+	server server.Stats
+	auth   engine.AuthStats
+	lags   []engine.GroupLag
+}
+
+// metric is one name of /metrics with its one description.
 type metric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(engine.Stats, server.Stats) float64
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	tell func(s *sample, emit func(v float64, labels ...string))
+}
+
+func described(name, help string, kind prometheus.ValueType, labels []string, tell func(*sample, func(float64, ...string))) metric {
+	return metric{prometheus.NewDesc("ringfence_"+name, help, labels, nil), kind, tell}
 }
 
 func counter(name, help string, value func(engine.Stats, server.Stats) float64) metric {
-	return metric{prometheus.NewDesc("ringfence_"+name, help, nil, nil), prometheus.CounterValue, value}
+	return described(name, help, prometheus.CounterValue, nil, func(s *sample, emit func(float64, ...string)) { emit(value(s.engine, s.server)) })
 }
 
 func gauge(name, help string, value func(engine.Stats, server.Stats) float64) metric {
-	return metric{prometheus.NewDesc("ringfence_"+name, help, nil, nil), prometheus.GaugeValue, value}
+	return described(name, help, prometheus.GaugeValue, nil, func(s *sample, emit func(float64, ...string)) { emit(value(s.engine, s.server)) })
 }
 
 func one(yes bool) float64 {
@@ -69,7 +84,35 @@ var allMetrics = []metric{
 	counter("shm_copied_bytes_total", "Bytes of those.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.CopiedBytes) }),
 	counter("shm_ring_full_total", "Frames after which their client could send no more until one was answered.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.RingFull) }),
 	gauge("page_bytes", "Memory that pages take until they are sent.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.PageBytes) }),
+
+	described("logins_total", "Logins, by what became of them: ok; wrong user or secret; locked_out after wrong passwords; rate_limited, because the address tried too often; failed, because it could not be checked.",
+		prometheus.CounterValue, []string{"result"}, func(s *sample, emit func(float64, ...string)) {
+			emit(float64(s.auth.OK), "ok")
+			emit(float64(s.auth.Wrong), "wrong")
+			emit(float64(s.auth.LockedOut), "locked_out")
+			emit(float64(s.auth.RateLimited), "rate_limited")
+			emit(float64(s.auth.Failed), "failed")
+		}),
+	described("lockouts_total", "How often a user was locked out at an address for wrong passwords.", prometheus.CounterValue, nil,
+		func(s *sample, emit func(float64, ...string)) { emit(float64(s.auth.Lockouts)) }),
+
+	gauge("groups", "Groups that have members.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Groups) }),
+	gauge("group_members", "Members of all groups.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Members) }),
+	counter("group_generations_total", "How often it changed who reads what.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Generations) }),
+	counter("group_hand_overs_total", "Ranges that went from one member of a group to another.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.HandOvers) }),
+	described("group_lag_records", "Records that a group has still to read, of the first 1000 groups by topic and name.", prometheus.GaugeValue, []string{"topic", "group"},
+		func(s *sample, emit func(float64, ...string)) {
+			for _, l := range s.lags {
+				emit(float64(l.Records), l.Topic, l.Group)
+			}
+		}),
 }
+
+// Who asks for the lags of groups has them looked up, so there are not many, and not long.
+const (
+	mostLags = 1000
+	lagsTime = 5 * time.Second
+)
 
 // metrics collects them; there are none before the directory is open.
 type metrics struct{ state *adminState }
@@ -85,8 +128,16 @@ func (c metrics) Collect(ch chan<- prometheus.Metric) {
 	if s == nil {
 		return
 	}
-	e, sv := s.engine.Stats(), s.server.Stats()
+	now := sample{engine: s.engine.Stats(), server: s.server.Stats()}
+	if s.auth != nil {
+		now.auth = s.auth.Stats()
+	}
+	ctx, stop := context.WithTimeout(context.Background(), lagsTime)
+	defer stop()
+	now.lags, _, _ = s.engine.GroupLags(ctx, mostLags) // an engine that is closed has none
 	for _, m := range allMetrics {
-		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(e, sv))
+		m.tell(&now, func(v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+		})
 	}
 }

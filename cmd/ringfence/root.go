@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -20,11 +21,12 @@ type app struct {
 	env      func(string) (string, bool)
 	environ  func() []string
 
-	dataDir string
-	engine  string // --io
-	json    bool
-	client  clientFlags
-	context string // --context
+	dataDir       string
+	dataDirSource string // where it is from, "" for the command line
+	engine        string // --io
+	json          bool
+	client        clientFlags
+	context       string // --context
 }
 
 // run executes one command line and returns the exit code.
@@ -91,6 +93,7 @@ topic, group, produce and consume reach it with --server or RINGFENCE_SERVER. St
 	f.StringVar(&a.client.key, "client-key", "", "its private key, PEM")
 	f.StringVar(&a.client.user, "user", "", "who logs in to the server (or "+userVar+"), with the password in --password-file or "+passwordVar+"; without a user, the token in "+tokenVar)
 	f.StringVar(&a.client.passwordFile, "password-file", "", "file with the user's password")
+	f.DurationVar(&a.client.timeout, "timeout", 30*time.Second, "how long one request to a server may take, with all that is tried again")
 	f.StringVar(&a.engine, "io", "auto", "how to reach the disk: auto, io_uring or pool")
 	f.BoolVar(&a.json, "json", false, "report as JSON, and an error too: {\"error\": TEXT, \"code\": EXIT CODE}, the last line of standard error")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

@@ -58,7 +58,8 @@ closed.
 
 Every setting below can also stand in the environment, as RINGFENCE_ and its name
 in capitals with _ for -, and in the file that --config names, as lines of
-"name = value". The command line wins over the environment, that over the file.
+"name = value", where data-dir is one more. The command line wins over the environment,
+that over the file.
 What nobody knows is refused, and each value is logged with where it is from.
 
 The admin address answers /health (the process is up), /ready (it takes requests),
@@ -120,6 +121,11 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	where, err := a.dataDirFrom(f.config)
+	if err != nil {
+		return err
+	}
+	settings = append(settings, where)
 	log, err := f.logger(a)
 	if err != nil {
 		return err
@@ -257,6 +263,7 @@ type daemon struct {
 	grace  time.Duration
 	engine *engine.Engine
 	server *server.Server
+	auth   *engine.Authenticator // nil: nobody logs in
 
 	clients []net.Listener
 	shared  *net.UnixListener // nil: no memory is shared
@@ -338,7 +345,7 @@ func (d *daemon) run(ctx context.Context) error {
 		go func() { failed <- d.server.ServeShared(d.shared) }()
 		served++
 	}
-	d.state.ready(d.engine, d.server)
+	d.state.ready(d.engine, d.server, d.auth)
 	var err error
 	select {
 	case <-ctx.Done():

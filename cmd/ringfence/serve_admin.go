@@ -22,9 +22,12 @@ type adminState struct {
 type serving struct {
 	engine *engine.Engine
 	server *server.Server
+	auth   *engine.Authenticator // nil: nobody logs in
 }
 
-func (s *adminState) ready(e *engine.Engine, sv *server.Server) { s.serving.Store(&serving{e, sv}) }
+func (s *adminState) ready(e *engine.Engine, sv *server.Server, auth *engine.Authenticator) {
+	s.serving.Store(&serving{e, sv, auth})
+}
 
 func (s *adminState) stopping() { s.ended.Store(true) }
 

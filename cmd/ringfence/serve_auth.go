@@ -67,7 +67,8 @@ func (d *daemon) guard(f *serveFlags, r reach, o *server.Options) {
 		d.log.Warn("nobody is asked who he is: whoever reaches the server can read and write everything (--no-auth)")
 		return
 	}
-	d.engine.Authenticator(engine.AuthOptions{Open: r.open(), Certificates: r.known, Log: d.log}).Guard(o)
+	d.auth = d.engine.Authenticator(engine.AuthOptions{Open: r.open(), Certificates: r.known, Log: d.log})
+	d.auth.Guard(o)
 }
 
 // firstUser makes an administrator where clients have to log in and there is nobody

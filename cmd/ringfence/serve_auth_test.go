@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -207,4 +208,81 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%q is read as %q, %v", in, s, err)
 		}
 	}
+}
+
+// Whoever logs in can change his own password, with the old one and nothing else.
+func TestOwnPassword(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	s := serveIt(t, "--data-dir", dir)
+	t.Setenv(serverVar, s.address(t))
+	as(t, "", "")
+	fails(t, exitUsage, "whose password?", "a new password of mine\n", "user", "passwd")
+	ok(t, "the admin's secret\n", "user", "add", "root", "--admin")
+	as(t, "root", "the admin's secret")
+	ok(t, "alice's own secret\n", "user", "add", "alice")
+	token := strings.TrimSpace(ok(t, "", "user", "token", "create", "alice"))
+	as(t, "alice", "alice's own secret")
+	fails(t, exitDenied, "may not manage users", "a new password of mine\n", "user", "passwd", "alice")
+	fails(t, exitUsage, "password not allowed", "short\n", "user", "passwd")
+	fails(t, exitUsage, "whose?", "", "user", "passwd", "--no-password")
+	if out := ok(t, "a new password of mine\n", "user", "passwd"); !strings.Contains(out, "user alice has another password") {
+		t.Errorf("%s", out)
+	}
+	fails(t, exitDenied, "user or secret is wrong", "one more password of mine\n", "user", "passwd")
+	as(t, "alice", "a new password of mine")
+	ok(t, "", "topic", "ls")
+	as(t, "", token)
+	fails(t, exitUsage, "whose password?", "a new password of mine\n", "user", "passwd")
+	s.find(t, "(what=ChangePassword user=alice .* outcome=done)")
+}
+
+// What became of logins, and who reads what, is told among the metrics.
+func TestMetricsOfUsersAndGroups(t *testing.T) {
+	s := serveIt(t, "--data-dir", filepath.Join(t.TempDir(), "d"), "--admin-password-file", secretFile(t, "correct horse battery"))
+	t.Setenv(serverVar, s.address(t))
+	admin := s.adminURL(t)
+	as(t, adminName, "not the password")
+	for range 5 {
+		fails(t, exitDenied, "user or secret is wrong", "", "topic", "ls")
+	}
+	fails(t, exitFailed, "locked out", "", "topic", "ls")
+	as(t, "nobody", "not the password")
+	fails(t, exitDenied, "user or secret is wrong", "", "topic", "ls")
+	_, body := get(t, admin+"/metrics")
+	for _, line := range []string{
+		`ringfence_logins_total{result="ok"} 0`, `ringfence_logins_total{result="wrong"} 6`, `ringfence_logins_total{result="locked_out"} 1`,
+		`ringfence_logins_total{result="rate_limited"} 0`, `ringfence_logins_total{result="failed"} 0`,
+		"ringfence_lockouts_total 1", "ringfence_groups 0", "ringfence_group_members 0",
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("no %s in\n%s", line, grepped(body, "login|lockout|group"))
+		}
+	}
+}
+
+func TestMetricsOfGroups(t *testing.T) {
+	s := serveIt(t, "--data-dir", filepath.Join(t.TempDir(), "d"))
+	t.Setenv(serverVar, s.address(t))
+	as(t, "", "")
+	ok(t, lines(100), "produce", "t", "--create")
+	ok(t, "", "topic", "split", "t", "0")
+	ok(t, "", "consume", "t", "--group", "alone", "--max", "40")
+	ok(t, "", "consume", "t", "--group", "shared", "--member", "a") // and leaves
+	_, body := get(t, s.adminURL(t)+"/metrics")
+	for _, line := range []string{
+		`ringfence_group_lag_records{group="alone",topic="t"} 60`, `ringfence_group_lag_records{group="shared",topic="t"} 0`,
+		"ringfence_groups 0", "ringfence_group_members 0", "# TYPE ringfence_group_lag_records gauge",
+	} {
+		if strings.Count(body, line+"\n") != 1 {
+			t.Errorf("not once: %s in\n%s", line, grepped(body, "group"))
+		}
+	}
+	if strings.Contains(body, "ringfence_group_generations_total 0\n") {
+		t.Error("a member came and went, and no generation did")
+	}
+}
+
+// grepped is the lines of a text that match.
+func grepped(text, pattern string) string {
+	return strings.Join(regexp.MustCompile(`(?m)^.*(`+pattern+`).*$`).FindAllString(text, -1), "\n")
 }

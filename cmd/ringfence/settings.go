@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -22,6 +23,32 @@ const variablePrefix = "RINGFENCE_"
 // foreignVariables belong to other things than settings.
 var foreignVariables = []string{dataDirVar, serverVar, "RINGFENCE_CONTEXT", userVar, passwordVar, tokenVar,
 	"RINGFENCE_LOGS", "RINGFENCE_LONG"} // the last two are of tests
+
+// dataDirSetting is the one that every command has. Its variable has an older name.
+const dataDirSetting = "data-dir"
+
+// dataDirFrom takes the data directory from a file of settings, where neither the command
+// line nor the environment names one, and lists where it is from.
+func (a *app) dataDirFrom(file string) (setting, error) {
+	s := setting{Name: dataDirSetting, Value: a.dataDir, Source: "flag"}
+	if a.dataDirGiven() {
+		return s, nil
+	}
+	if v, set := a.env(dataDirVar); set {
+		s.Value, s.Source = v, dataDirVar
+		return s, nil
+	}
+	fromFile, err := readSettings(file)
+	given, ok := fromFile[dataDirSetting]
+	if err != nil || !ok {
+		return setting{Name: dataDirSetting, Source: "default"}, err
+	}
+	if strings.TrimSpace(given.Value) != "" && !filepath.IsAbs(given.Value) {
+		return s, usageError{fmt.Errorf("%s: data-dir is %q: it must be an absolute path", given.Source, given.Value)}
+	}
+	a.dataDir, a.dataDirSource = given.Value, given.Source+": data-dir"
+	return given, nil
+}
 
 // setting is one of them as it was found.
 type setting struct {
@@ -48,7 +75,7 @@ func resolveSettings(cmd *cobra.Command, file string, environ []string, hidden .
 		}
 	}
 	for name, s := range fromFile {
-		if !isSetting(flags, name) {
+		if !isSetting(flags, name) && name != dataDirSetting {
 			return nil, usageError{fmt.Errorf("%s: there is no setting %q: see '%s --help'", s.Source, name, cmd.CommandPath())}
 		}
 	}

@@ -90,3 +90,40 @@ func TestN01SettingsRefused(t *testing.T) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
+
+// The data directory can stand in the file, and the command line and the environment win
+// over it.
+func TestDataDirInFile(t *testing.T) {
+	here, there := filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "there")
+	conf := filepath.Join(t.TempDir(), "conf")
+	put := func(text string) {
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("# where\ndata-dir = " + here + "\n")
+	s := serveIt(t, "--config", conf)
+	s.address(t)
+	s.find(t, "(name=data-dir value="+here+" source="+conf+":2)")
+	s.end(t)
+	s = serveIt(t, "--config", conf, "--data-dir", there)
+	s.address(t)
+	s.find(t, "(name=data-dir value="+there+" source=flag)")
+	s.end(t)
+	t.Setenv(dataDirVar, there)
+	s = serveIt(t, "--config", conf)
+	s.find(t, "(name=data-dir value="+there+" source="+dataDirVar+")")
+	s.address(t)
+	s.end(t)
+	unsetenv(t, dataDirVar)
+	for text, says := range map[string]string{
+		"data-dir = here\n": "conf:1: data-dir is \"here\": it must be an absolute path",
+		"data-dir =\n":      "conf:1: data-dir is blank",
+		"data-dri = /d\n":   "there is no setting \"data-dri\"",
+	} {
+		put(text)
+		if r := ringfence(t, "", "serve", "--config", conf, "--listen", "127.0.0.1:0", "--admin", ""); r.code != exitUsage || !strings.Contains(r.err, says) {
+			t.Errorf("%q: %+v, want %q", text, r, says)
+		}
+	}
+}

@@ -36,6 +36,7 @@ type topicReport struct {
 	ID       string    `json:"id"`
 	Bits     uint8     `json:"bits"`
 	Policy   string    `json:"policy,omitempty"`
+	Missing  bool      `json:"policy_missing,omitempty"` // it is not defined: nothing expires
 	Created  time.Time `json:"created"`
 	Ranges   int       `json:"active_ranges"`
 	Segments int       `json:"segments"`
@@ -46,13 +47,21 @@ type topicReport struct {
 }
 
 func topicJSON(t engine.TopicInfo) topicReport {
-	return topicReport{Name: t.Name, ID: t.ID, Bits: t.Bits, Policy: t.Policy, Created: t.Created.UTC(),
+	return topicReport{Name: t.Name, ID: t.ID, Bits: t.Bits, Policy: t.Policy, Missing: t.PolicyMissing, Created: t.Created.UTC(),
 		Ranges: t.Ranges, Segments: t.Segments, Records: t.Records, Bytes: t.Bytes, Damaged: t.Damaged, SetAside: t.SetAside}
 }
 
 func topicRow(t engine.TopicInfo) []string {
 	return []string{t.Name, countText(t.Ranges), countText(t.Segments), countText(t.Records), bytesText(t.Bytes),
-		cmp.Or(t.Policy, "-"), dateText(t.Created.UnixMilli()), damageText(t)}
+		policyText(t), dateText(t.Created.UnixMilli()), damageText(t)}
+}
+
+// policyText is what a topic is bound to.
+func policyText(t engine.TopicInfo) string {
+	if t.PolicyMissing {
+		return t.Policy + " (not defined)"
+	}
+	return cmp.Or(t.Policy, "-")
 }
 
 // damageText is what is wrong with a topic, in few words.

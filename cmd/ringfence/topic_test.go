@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -138,5 +139,46 @@ func TestPolicies(t *testing.T) {
 	}
 	if text := ok(t, "", in("topic", "policy", "ls")...); !strings.Contains(text, "no policies") {
 		t.Errorf("after the deletion: %s", text)
+	}
+}
+
+// A topic whose policy was forgotten says so.
+func TestForgottenPolicy(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
+	ok(t, "", in("topic", "policy", "set", "week", "--max-age", "7d")...)
+	ok(t, "", in("topic", "create", "t", "--policy", "week")...)
+	if out := ok(t, "", in("topic", "describe", "t")...); !strings.Contains(out, "policy week\n") {
+		t.Errorf("%s", out)
+	}
+	ok(t, "", in("topic", "policy", "delete", "week", "--force")...)
+	if out := ok(t, "", in("topic", "describe", "t")...); !strings.Contains(out, "policy week, which is not defined: nothing expires until it is") {
+		t.Errorf("%s", out)
+	}
+	if out := ok(t, "", in("topic", "ls")...); !strings.Contains(out, "week (not defined)") {
+		t.Errorf("%s", out)
+	}
+	addr := serveIt(t, "--data-dir", dir).address(t)
+	if r := parse[topicReport](t, ok(t, "", "topic", "describe", "t", "--json", "--server", addr)); r.Policy != "week" || !r.Missing {
+		t.Errorf("through a server: %+v", r)
+	}
+	ok(t, "", "topic", "policy", "set", "week", "--max-age", "7d", "--server", addr)
+	if r := parse[topicReport](t, ok(t, "", "topic", "describe", "t", "--json", "--server", addr)); r.Policy != "week" || r.Missing {
+		t.Errorf("defined again: %+v", r)
+	}
+}
+
+// How long a server may take to answer is for whoever asks to say.
+func TestTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if r := ringfence(t, "", "topic", "ls", "--server", l.Addr().String(), "--timeout", "50ms"); r.code != exitFailed || r.err == "" {
+		t.Errorf("%+v", r)
+	}
+	if r := ringfence(t, "", "topic", "ls", "--server", l.Addr().String(), "--timeout", "0s"); r.code != exitUsage || !strings.Contains(r.err, "--timeout") {
+		t.Errorf("%+v", r)
 	}
 }

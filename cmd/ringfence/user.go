@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/client"
 	"github.com/spf13/cobra"
 )
 
@@ -62,17 +63,55 @@ func (a *app) userPasswdCommand() *cobra.Command {
 	var file string
 	var without bool
 	cmd := &cobra.Command{
-		Use:   "passwd NAME",
-		Short: "Give a user another password",
-		Long:  "Give a user another password. Connections that are logged in stay. " + passwordHelp,
-		Args:  cobra.ExactArgs(1),
+		Use:   "passwd [NAME]",
+		Short: "Give a user another password; without a name, oneself",
+		Long: `Give a user another password, which takes "users" on the cluster. Without a name it is
+that of whoever logs in, with --user and the old password, and takes nothing else.
+Connections that are logged in stay. ` + passwordHelp,
+		Example: `  ringfence user passwd billing                  # as an administrator
+  ringfence user passwd --user billing --password-file old.secret`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.ownPassword(cmd.Context(), file, without)
+			}
 			return a.putUser(cmd.Context(), args[0], file, without, api.UserOptions{Replace: true}, "user %s has another password\n")
 		},
 	}
 	cmd.Flags().StringVar(&file, "new-password-file", "", "file with the password")
 	cmd.Flags().BoolVar(&without, "no-password", false, "take the password away")
 	return cmd
+}
+
+// ownPassword changes the password of whoever logs in to the server.
+func (a *app) ownPassword(ctx context.Context, file string, without bool) error {
+	if without {
+		return usageError{errors.New("--no-password: whose? An administrator takes passwords away, by name")}
+	}
+	addr, err := a.serverAddress()
+	if err != nil {
+		return err
+	}
+	var o client.Options
+	if addr != "" {
+		err = a.credentials(&o)
+	}
+	if err != nil {
+		return err
+	}
+	if o.User == "" {
+		return usageError{errors.New("whose password? Give the user's name, or log in to a server as the user, with --user and the old password")}
+	}
+	password, err := a.newPassword(file, o.User)
+	if err != nil {
+		return err
+	}
+	return a.withLog(ctx, false, func(ctx context.Context, l api.Log) error {
+		if err := l.(remoteLog).ChangePassword(ctx, o.Password, password); err != nil {
+			return err
+		}
+		return a.report(map[string]string{"user": o.User}, func() { a.printf("user %s has another password\n", o.User) })
+	})
 }
 
 func (a *app) putUser(ctx context.Context, name, file string, without bool, o api.UserOptions, done string) error {

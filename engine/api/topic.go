@@ -17,17 +17,20 @@ type TopicOptions struct {
 
 // TopicInfo sums a topic up.
 type TopicInfo struct {
-	Name     string
-	ID       string
-	Bits     uint8
-	Policy   string
-	Created  time.Time
-	Ranges   int // active ones
-	Segments int
-	Records  uint64 // stored and readable now
-	Bytes    uint64 // of frames
-	Damaged  int    // segments that cannot be read, or not all of them, and were not given up
-	SetAside int    // files of it in the quarantine directory: the metadata does not know them
+	Name   string
+	ID     string
+	Bits   uint8
+	Policy string
+	// PolicyMissing: the policy is not defined, and nothing of the topic expires until it is
+	// or the topic is bound elsewhere.
+	PolicyMissing bool
+	Created       time.Time
+	Ranges        int // active ones
+	Segments      int
+	Records       uint64 // stored and readable now
+	Bytes         uint64 // of frames
+	Damaged       int    // segments that cannot be read, or not all of them, and were not given up
+	SetAside      int    // files of it in the quarantine directory: the metadata does not know them
 }
 
 // TopicDetail is a topic with its ranges.

@@ -60,7 +60,7 @@ func (c *Client) AllTopics(ctx context.Context) iter.Seq2[api.TopicInfo, error] 
 
 func topicInfo(t *wire.TopicInfo) api.TopicInfo {
 	return api.TopicInfo{
-		Name: t.Name, ID: t.Id, Bits: t.Bits, Policy: t.Policy, Created: timeOf(t.CreatedMs),
+		Name: t.Name, ID: t.Id, Bits: t.Bits, Policy: t.Policy, PolicyMissing: t.PolicyMissing, Created: timeOf(t.CreatedMs),
 		Ranges: int(t.Ranges), Segments: int(t.Segments), Records: t.Records, Bytes: t.Bytes,
 		Damaged: int(t.Damaged), SetAside: int(t.SetAside),
 	}

@@ -1,7 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"iter"
 	"time"
 
@@ -35,6 +37,16 @@ func (c *Client) PutUser(ctx context.Context, name, password string, o api.UserO
 		k = repeat
 	}
 	_, err := c.askUser(ctx, k, name, wire.KeyPutUser, m, api.CheckPassword(password), api.CheckGrants(o.Grants...))
+	return err
+}
+
+// ChangePassword gives whoever is logged in another password. It takes no grant, but the
+// old password.
+func (c *Client) ChangePassword(ctx context.Context, old, password string) error {
+	if err := api.CheckPassword(password); err != nil || password == "" {
+		return ofUser(c.opts.User, cmp.Or(err, fmt.Errorf("%w: it is empty", ErrInvalidPassword)))
+	}
+	_, err := c.askUser(ctx, change, c.opts.User, wire.KeyChangePassword, &wire.ChangePassword{Old: []byte(old), New: []byte(password)})
 	return err
 }
 

@@ -63,6 +63,8 @@ func subject(key wire.Key, m any) (about string, ofOperators bool) {
 		return m.Name, true
 	case *wire.PutUser:
 		return m.User, true
+	case *wire.ChangePassword:
+		return "", true
 	case *wire.DeleteUser:
 		return m.User, true
 	case *wire.UserGrant:

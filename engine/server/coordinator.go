@@ -33,6 +33,7 @@ type coordinator struct {
 	maxGroups  int
 	maxMembers int    // of one group
 	last       uint64 // the newest generation of any group: none comes twice
+	handOvers  int64  // ranges that went from one member to another
 	groups     map[groupKey]*group
 }
 
@@ -58,6 +59,7 @@ type grant struct {
 	unread  bool // it is one of those that the group may read
 	owner   string
 	holder  string
+	before  string    // the holder before
 	since   uint64    // the generation in which the holder got it
 	asked   uint64    // the generation in which it was told to let go; 0: it was not
 	until   time.Time // how long it may take for that
@@ -317,6 +319,9 @@ func (c *coordinator) settle(now time.Time, g *group) {
 	changed := false
 	for seq, r := range g.grants {
 		if r.holder == "" && r.owner != "" {
+			if r.before != "" && r.before != r.owner {
+				c.handOvers++
+			}
 			r.holder, r.since = r.owner, next
 			changed = true
 		}
@@ -404,7 +409,7 @@ func (g *group) remove(name string) {
 func (r *grant) end() {
 	r.over = r.commits > 0
 	if !r.over {
-		r.holder, r.since, r.asked, r.until = "", 0, 0, time.Time{}
+		r.holder, r.before, r.since, r.asked, r.until = "", r.holder, 0, 0, time.Time{}
 	}
 }
 

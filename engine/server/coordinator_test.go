@@ -231,6 +231,9 @@ func TestWhoDoesNotLetGo(t *testing.T) {
 	if got := d.beat("b", b.generation); !slices.Equal(got.ranges, []uint32{1}) {
 		t.Fatalf("b has %v", got.ranges)
 	}
+	if d.handOvers != 1 {
+		t.Errorf("%d ranges were handed over, want 1", d.handOvers)
+	}
 	_, err = d.begin(d.now, testGroup, "a", a.generation, []uint32{1})
 	wantCode(t, err, wire.CodeStaleGeneration)
 }

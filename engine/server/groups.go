@@ -205,6 +205,17 @@ func (s *groups) idle(topic, group string) error {
 		topic, group, len(g.members), s.co.session)
 }
 
+// stats adds what is known of the groups with members.
+func (s *groups) stats(to *Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.co.sweep(time.Now())
+	to.Groups, to.Generations, to.HandOvers = len(s.co.groups), int64(s.co.last-s.base), s.co.handOvers
+	for _, g := range s.co.groups {
+		to.Members += len(g.members)
+	}
+}
+
 // members lists a group's members by name; without any its generation is 0.
 func (s *groups) members(topic, group string) (generation uint64, names []string) {
 	s.mu.Lock()

@@ -94,21 +94,28 @@ func (c *conn) logIn(ctx context.Context, m *wire.Authenticate) (wire.Message, e
 	if c.s.opts.Authenticate == nil {
 		return nil, refusal(wire.CodeUnsupported, "nobody has to log in on this server")
 	}
-	who, err := c.s.opts.Authenticate(ctx, Login{
-		Mechanism: m.Mechanism, User: m.User, Secret: m.Secret, Remote: c.nc.RemoteAddr(), Connection: c.id, Certificate: c.certificate(),
-	})
+	who, err := c.s.opts.Authenticate(ctx, c.login(m.Mechanism, m.User, m.Secret))
 	if err != nil {
-		c.s.log.Debug("login refused", "connection", c.id, "remote", c.nc.RemoteAddr().String(), "user", m.User, "error", err)
-		if e := (*wire.Error)(nil); errors.As(err, &e) {
-			return nil, e
-		}
-		return nil, refusal(wire.CodeInvalidCredentials, "user or secret is wrong")
+		return nil, c.notLoggedIn(m.User, err)
 	}
 	if old := c.who.Load(); old != nil && old.User != who.User {
 		return nil, refusal(wire.CodePermissionDenied, "the connection is %q's: open another one for %q", old.User, who.User)
 	}
 	c.who.Store(&who)
 	return &wire.AuthenticateReply{User: who.User}, nil
+}
+
+func (c *conn) login(mechanism, user string, secret []byte) Login {
+	return Login{Mechanism: mechanism, User: user, Secret: secret, Remote: c.nc.RemoteAddr(), Connection: c.id, Certificate: c.certificate()}
+}
+
+// notLoggedIn is what a client is told of a login that was refused.
+func (c *conn) notLoggedIn(user string, err error) error {
+	c.s.log.Debug("login refused", "connection", c.id, "remote", c.nc.RemoteAddr().String(), "user", user, "error", err)
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		return e
+	}
+	return refusal(wire.CodeInvalidCredentials, "user or secret is wrong")
 }
 
 // certificate is what the client showed and the handshake verified, nil without.

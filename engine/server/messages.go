@@ -14,7 +14,7 @@ import (
 
 func infoOf(t *api.TopicInfo) *wire.TopicInfo {
 	return &wire.TopicInfo{
-		Name: t.Name, Id: t.ID, Bits: t.Bits, Policy: t.Policy, CreatedMs: millisOf(t.Created),
+		Name: t.Name, Id: t.ID, Bits: t.Bits, Policy: t.Policy, PolicyMissing: t.PolicyMissing, CreatedMs: millisOf(t.Created),
 		Ranges: uint32(t.Ranges), Segments: uint32(t.Segments), Records: t.Records, Bytes: t.Bytes,
 		Damaged: uint32(t.Damaged), SetAside: uint32(t.SetAside),
 	}

@@ -23,6 +23,9 @@ type Options struct {
 	// that a client has to log in. A *wire.Error is sent; what another error says is
 	// logged alone.
 	Authenticate func(ctx context.Context, l Login) (Identity, error)
+	// ChangePassword gives whoever is logged in another password, if he can log in as l says;
+	// nil does not do that.
+	ChangePassword func(ctx context.Context, who Identity, l Login, password []byte) error
 	// Anonymous says whether a client that connects now need not log in although there
 	// is Authenticate; nil: it must.
 	Anonymous func() bool

@@ -61,6 +61,10 @@ type Stats struct {
 	Sent        int64 // bytes of answers and pages
 	HeapBytes   int64 // taken by requests now, but for memory of the engine
 	PageBytes   int64 // taken by pages now
+	Groups      int   // with members, now
+	Members     int   // of all of them
+	Generations int64 // how often it changed who reads what
+	HandOvers   int64 // ranges that went from one member to another
 	Shared      SharedStats
 }
 
@@ -237,13 +241,15 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	n := len(s.conns)
 	s.mu.Unlock()
-	return Stats{
+	st := Stats{
 		Connections: n, Accepted: s.count.accepted.Load(), Refused: s.count.refused.Load(), CutOff: s.count.cutOff.Load(),
 		Requests: s.count.requests.Load(), Failed: s.count.failed.Load(),
 		Received: s.count.received.Load(), Sent: s.count.sent.Load(),
 		HeapBytes: s.opts.TotalBytes - s.heap.left(), PageBytes: s.opts.TotalBytes - s.pages.left(),
 		Shared: s.sharedStats(),
 	}
+	s.groups.stats(&st)
+	return st
 }
 
 // secured is the connection to speak on: nc itself, or TLS over it once both sides have

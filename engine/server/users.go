@@ -11,6 +11,9 @@ import (
 
 // administer does what a request about users asks.
 func (c *conn) administer(ctx context.Context, key wire.Key, who Identity, m any) (wire.Message, error) {
+	if m, ok := m.(*wire.ChangePassword); ok {
+		return c.changePassword(ctx, who, m)
+	}
 	if key < wire.KeyPutUser || key > wire.KeySetQuota {
 		return nil, refusal(wire.CodeUnsupported, "%s: this server does not do that", key)
 	}
@@ -57,6 +60,14 @@ func (c *conn) administer(ctx context.Context, key wire.Key, who Identity, m any
 	}
 	q := m.(*wire.SetQuota)
 	return &wire.Done{}, e.SetQuota(ctx, q.User, api.Quota{Records: q.Quota.Records, Bytes: q.Quota.Bytes})
+}
+
+// changePassword is of everybody, for himself.
+func (c *conn) changePassword(ctx context.Context, who Identity, m *wire.ChangePassword) (wire.Message, error) {
+	if c.s.opts.ChangePassword == nil || who.User == "" {
+		return nil, refusal(wire.CodeUnsupported, "nobody has logged in on this connection whose password could be changed")
+	}
+	return &wire.Done{}, c.s.opts.ChangePassword(ctx, who, c.login("password", who.User, m.Old), m.New)
 }
 
 // users is a page of the list.

@@ -93,6 +93,7 @@ func TestUserRequests(t *testing.T) {
 		if r := want[*wire.ListTokensReply](c, wire.KeyListTokens, &wire.ListTokens{User: "u"}); len(r.Tokens) != 1 || *r.Tokens[0] != (wire.TokenInfo{Id: "id", User: "u", CreatedMs: 5}) {
 			t.Errorf("tokens: %+v", r)
 		}
+		c.refused(wire.CodeUnsupported, wire.KeyChangePassword, &wire.ChangePassword{Old: []byte("a"), New: []byte("b")}) // nobody logged in
 		c.refused(wire.CodeUserExists, wire.KeyPutUser, &wire.PutUser{User: "old"})
 		c.refused(wire.CodeNoSuchUser, wire.KeyDeleteUser, &wire.DeleteUser{User: "nobody"})
 		c.refused(wire.CodeNoSuchGrant, wire.KeyRevoke, &wire.UserGrant{Grant: &wire.Grant{Pattern: "none"}})

@@ -71,6 +71,7 @@
 //	87 DeleteToken    DeleteToken     Done
 //	88 ListTokens     ListTokens      ListTokensReply
 //	89 SetQuota       SetQuota        Done
+//	90 ChangePassword ChangePassword  Done
 //
 // # What is accepted
 //
@@ -254,7 +255,9 @@
 //
 // Requests 80 to 89 take "users" on the cluster, with which a user can grant himself
 // anything. "all" on the cluster is an administrator's, who may do everything. The secret
-// of a token is told in the answer to CreateToken and never again.
+// of a token is told in the answer to CreateToken and never again. ChangePassword is of
+// whoever is logged in: it takes his old password, which is as good as another login, and
+// counts like one.
 //
 // A Produce over the quota of its user fails with rate_limited, which says when to try
 // again, or with quota_too_small where no pause helps. Logins are limited as well: each

@@ -74,6 +74,7 @@ type (
 	Grant              = wirefb.GrantT
 	Quota              = wirefb.QuotaT
 	PutUser            = wirefb.PutUserT
+	ChangePassword     = wirefb.ChangePasswordT
 	DeleteUser         = wirefb.DeleteUserT
 	ListUsers          = wirefb.ListUsersT
 	UserInfo           = wirefb.UserInfoT
@@ -103,7 +104,7 @@ var (
 	tableCreateTopic        = table{"CreateTopic", []field{text, byte1, text}, by((*wirefb.CreateTopic).UnPack)}
 	tableTopic              = table{"Topic", []field{text}, by((*wirefb.Topic).UnPack)}
 	tableListTopics         = table{"ListTopics", []field{text, text, byte4}, by((*wirefb.ListTopics).UnPack)}
-	tableTopicInfo          = table{"TopicInfo", []field{text, text, byte1, text, byte8, byte4, byte4, byte8, byte8, byte4, byte4}, by((*wirefb.TopicInfo).UnPack)}
+	tableTopicInfo          = table{"TopicInfo", []field{text, text, byte1, text, byte1, byte8, byte4, byte4, byte8, byte8, byte4, byte4}, by((*wirefb.TopicInfo).UnPack)}
 	tableListTopicsReply    = table{"ListTopicsReply", []field{many(&tableTopicInfo), byte1}, by((*wirefb.ListTopicsReply).UnPack)}
 	tableSegmentInfo        = table{"SegmentInfo", []field{byte4, byte1, byte8, byte8, byte8, byte8, byte8, text, byte1, text, byte8, byte8}, by((*wirefb.SegmentInfo).UnPack)}
 	tableRangeInfo          = table{"RangeInfo", []field{byte4, byte8, byte8, byte1, numbers, byte8, many(&tableSegmentInfo)}, by((*wirefb.RangeInfo).UnPack)}
@@ -155,6 +156,7 @@ var (
 	tableGrant              = table{"Grant", []field{byte1, byte1, text}, by((*wirefb.Grant).UnPack)}
 	tableQuota              = table{"Quota", []field{byte8, byte8}, by((*wirefb.Quota).UnPack)}
 	tablePutUser            = table{"PutUser", []field{text, secret, byte1, many(&tableGrant)}, by((*wirefb.PutUser).UnPack)}
+	tableChangePassword     = table{"ChangePassword", []field{secret, secret}, by((*wirefb.ChangePassword).UnPack)}
 	tableDeleteUser         = table{"DeleteUser", []field{text}, by((*wirefb.DeleteUser).UnPack)}
 	tableListUsers          = table{"ListUsers", []field{text, byte4}, by((*wirefb.ListUsers).UnPack)}
 	tableUserInfo           = table{"UserInfo", []field{text, byte1, byte8, byte8, byte4, byte4, one(&tableQuota)}, by((*wirefb.UserInfo).UnPack)}

@@ -7,17 +7,18 @@ import (
 )
 
 type TopicInfoT struct {
-	Name      string `json:"name"`
-	Id        string `json:"id"`
-	Bits      byte   `json:"bits"`
-	Policy    string `json:"policy"`
-	CreatedMs int64  `json:"created_ms"`
-	Ranges    uint32 `json:"ranges"`
-	Segments  uint32 `json:"segments"`
-	Records   uint64 `json:"records"`
-	Bytes     uint64 `json:"bytes"`
-	Damaged   uint32 `json:"damaged"`
-	SetAside  uint32 `json:"set_aside"`
+	Name          string `json:"name"`
+	Id            string `json:"id"`
+	Bits          byte   `json:"bits"`
+	Policy        string `json:"policy"`
+	PolicyMissing bool   `json:"policy_missing"`
+	CreatedMs     int64  `json:"created_ms"`
+	Ranges        uint32 `json:"ranges"`
+	Segments      uint32 `json:"segments"`
+	Records       uint64 `json:"records"`
+	Bytes         uint64 `json:"bytes"`
+	Damaged       uint32 `json:"damaged"`
+	SetAside      uint32 `json:"set_aside"`
 }
 
 func (t *TopicInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -32,6 +33,7 @@ func (t *TopicInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	TopicInfoAddId(builder, idOffset)
 	TopicInfoAddBits(builder, t.Bits)
 	TopicInfoAddPolicy(builder, policyOffset)
+	TopicInfoAddPolicyMissing(builder, t.PolicyMissing)
 	TopicInfoAddCreatedMs(builder, t.CreatedMs)
 	TopicInfoAddRanges(builder, t.Ranges)
 	TopicInfoAddSegments(builder, t.Segments)
@@ -47,6 +49,7 @@ func (rcv *TopicInfo) UnPackTo(t *TopicInfoT) {
 	t.Id = string(rcv.Id())
 	t.Bits = rcv.Bits()
 	t.Policy = string(rcv.Policy())
+	t.PolicyMissing = rcv.PolicyMissing()
 	t.CreatedMs = rcv.CreatedMs()
 	t.Ranges = rcv.Ranges()
 	t.Segments = rcv.Segments()
@@ -128,8 +131,20 @@ func (rcv *TopicInfo) Policy() []byte {
 	return nil
 }
 
-func (rcv *TopicInfo) CreatedMs() int64 {
+func (rcv *TopicInfo) PolicyMissing() bool {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(12))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *TopicInfo) MutatePolicyMissing(n bool) bool {
+	return rcv._tab.MutateBoolSlot(12, n)
+}
+
+func (rcv *TopicInfo) CreatedMs() int64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(14))
 	if o != 0 {
 		return rcv._tab.GetInt64(o + rcv._tab.Pos)
 	}
@@ -137,22 +152,10 @@ func (rcv *TopicInfo) CreatedMs() int64 {
 }
 
 func (rcv *TopicInfo) MutateCreatedMs(n int64) bool {
-	return rcv._tab.MutateInt64Slot(12, n)
+	return rcv._tab.MutateInt64Slot(14, n)
 }
 
 func (rcv *TopicInfo) Ranges() uint32 {
-	o := flatbuffers.UOffsetT(rcv._tab.Offset(14))
-	if o != 0 {
-		return rcv._tab.GetUint32(o + rcv._tab.Pos)
-	}
-	return 0
-}
-
-func (rcv *TopicInfo) MutateRanges(n uint32) bool {
-	return rcv._tab.MutateUint32Slot(14, n)
-}
-
-func (rcv *TopicInfo) Segments() uint32 {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(16))
 	if o != 0 {
 		return rcv._tab.GetUint32(o + rcv._tab.Pos)
@@ -160,23 +163,23 @@ func (rcv *TopicInfo) Segments() uint32 {
 	return 0
 }
 
-func (rcv *TopicInfo) MutateSegments(n uint32) bool {
+func (rcv *TopicInfo) MutateRanges(n uint32) bool {
 	return rcv._tab.MutateUint32Slot(16, n)
 }
 
-func (rcv *TopicInfo) Records() uint64 {
+func (rcv *TopicInfo) Segments() uint32 {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(18))
 	if o != 0 {
-		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
 	}
 	return 0
 }
 
-func (rcv *TopicInfo) MutateRecords(n uint64) bool {
-	return rcv._tab.MutateUint64Slot(18, n)
+func (rcv *TopicInfo) MutateSegments(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(18, n)
 }
 
-func (rcv *TopicInfo) Bytes() uint64 {
+func (rcv *TopicInfo) Records() uint64 {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(20))
 	if o != 0 {
 		return rcv._tab.GetUint64(o + rcv._tab.Pos)
@@ -184,23 +187,23 @@ func (rcv *TopicInfo) Bytes() uint64 {
 	return 0
 }
 
-func (rcv *TopicInfo) MutateBytes(n uint64) bool {
+func (rcv *TopicInfo) MutateRecords(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(20, n)
 }
 
-func (rcv *TopicInfo) Damaged() uint32 {
+func (rcv *TopicInfo) Bytes() uint64 {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(22))
 	if o != 0 {
-		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
 	}
 	return 0
 }
 
-func (rcv *TopicInfo) MutateDamaged(n uint32) bool {
-	return rcv._tab.MutateUint32Slot(22, n)
+func (rcv *TopicInfo) MutateBytes(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(22, n)
 }
 
-func (rcv *TopicInfo) SetAside() uint32 {
+func (rcv *TopicInfo) Damaged() uint32 {
 	o := flatbuffers.UOffsetT(rcv._tab.Offset(24))
 	if o != 0 {
 		return rcv._tab.GetUint32(o + rcv._tab.Pos)
@@ -208,12 +211,24 @@ func (rcv *TopicInfo) SetAside() uint32 {
 	return 0
 }
 
-func (rcv *TopicInfo) MutateSetAside(n uint32) bool {
+func (rcv *TopicInfo) MutateDamaged(n uint32) bool {
 	return rcv._tab.MutateUint32Slot(24, n)
 }
 
+func (rcv *TopicInfo) SetAside() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(26))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *TopicInfo) MutateSetAside(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(26, n)
+}
+
 func TopicInfoStart(builder *flatbuffers.Builder) {
-	builder.StartObject(11)
+	builder.StartObject(12)
 }
 func TopicInfoAddName(builder *flatbuffers.Builder, name flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(name), 0)
@@ -227,26 +242,29 @@ func TopicInfoAddBits(builder *flatbuffers.Builder, bits byte) {
 func TopicInfoAddPolicy(builder *flatbuffers.Builder, policy flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(3, flatbuffers.UOffsetT(policy), 0)
 }
+func TopicInfoAddPolicyMissing(builder *flatbuffers.Builder, policyMissing bool) {
+	builder.PrependBoolSlot(4, policyMissing, false)
+}
 func TopicInfoAddCreatedMs(builder *flatbuffers.Builder, createdMs int64) {
-	builder.PrependInt64Slot(4, createdMs, 0)
+	builder.PrependInt64Slot(5, createdMs, 0)
 }
 func TopicInfoAddRanges(builder *flatbuffers.Builder, ranges uint32) {
-	builder.PrependUint32Slot(5, ranges, 0)
+	builder.PrependUint32Slot(6, ranges, 0)
 }
 func TopicInfoAddSegments(builder *flatbuffers.Builder, segments uint32) {
-	builder.PrependUint32Slot(6, segments, 0)
+	builder.PrependUint32Slot(7, segments, 0)
 }
 func TopicInfoAddRecords(builder *flatbuffers.Builder, records uint64) {
-	builder.PrependUint64Slot(7, records, 0)
+	builder.PrependUint64Slot(8, records, 0)
 }
 func TopicInfoAddBytes(builder *flatbuffers.Builder, bytes uint64) {
-	builder.PrependUint64Slot(8, bytes, 0)
+	builder.PrependUint64Slot(9, bytes, 0)
 }
 func TopicInfoAddDamaged(builder *flatbuffers.Builder, damaged uint32) {
-	builder.PrependUint32Slot(9, damaged, 0)
+	builder.PrependUint32Slot(10, damaged, 0)
 }
 func TopicInfoAddSetAside(builder *flatbuffers.Builder, setAside uint32) {
-	builder.PrependUint32Slot(10, setAside, 0)
+	builder.PrependUint32Slot(11, setAside, 0)
 }
 func TopicInfoEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()
