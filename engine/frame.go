@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -60,9 +61,10 @@ func (f *Frame) Discard() {
 }
 
 // Send verifies the frame and hands it over: its records are the producer's next, with
-// the sequences that it says, each higher than those sent before. Who sends again what
-// this producer has sent opens it again, under its ID: what comes with lower sequences is
-// refused with record.ErrSequence, or it would be taken for a repeat whatever it says.
+// the sequences that it says, each higher than those sent before. One of the last few
+// frames may come again as it was; what else comes with lower sequences is refused with
+// record.ErrSequence, or it would be taken for a repeat whatever it says. Who sends more
+// again opens the producer again, under its ID.
 // done hears when all of them are durable, as with [Batch.Send], whose waiting it
 // shares. After an error the frame was not sent.
 //
@@ -89,7 +91,7 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 	if err := p.room(ctx, head.MinPos); err != nil {
 		return err
 	}
-	if !p.opts.NotIdempotent && head.FirstSeq <= p.seq {
+	if !p.opts.NotIdempotent && !p.follows(&head) {
 		return about(p.name, -1, fmt.Errorf("%w: a frame of sequences %d to %d behind one that ends with %d: frames of a producer ascend; open it again to send again",
 			record.ErrSequence, head.FirstSeq, head.LastSeq, p.seq))
 	}
@@ -111,6 +113,21 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 	}
 	b.leave(p)
 	return nil
+}
+
+// sentFrame is a frame that Send took, for finding out whether it comes again.
+type sentFrame struct{ first, last, hash uint64 }
+
+// follows says whether a frame is behind all that was sent, or one of the last again. mu is
+// held.
+func (p *Producer) follows(h *record.Head) bool {
+	f := sentFrame{h.FirstSeq, h.LastSeq, h.Hash}
+	if h.FirstSeq <= p.seq {
+		return slices.Contains(p.sent[:], f)
+	}
+	p.sent[p.sentAt] = f
+	p.sentAt = (p.sentAt + 1) % len(p.sent)
+	return true
 }
 
 // verify verifies the frame. A compressed one that is lent is copied first.

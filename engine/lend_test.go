@@ -486,7 +486,7 @@ func TestVoidFramesAreSkipped(t *testing.T) {
 	voided := 0
 	for id := uint64(100); voided < 3; id++ {
 		l := &lender{TB: t, m: m}
-		l.p, err = b.OpenProducer("t", id, false)
+		l.p, err = b.OpenProducer(within(t), "t", id, false)
 		must(t, err)
 		// Both wait while the write head is opened, which takes a file: time to change one.
 		out := make(chan error, 2)

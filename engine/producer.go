@@ -51,8 +51,10 @@ type Producer struct {
 	topic *frontend.Topic
 	name  string
 
-	mu      sync.Mutex // guards all below and the lanes; never held across I/O, a command or a callback
-	seq     uint64     // sequence of the last record taken
+	mu      sync.Mutex                   // guards all below and the lanes; never held across I/O, a command or a callback
+	seq     uint64                       // sequence of the last record taken
+	sent    [2 * sessionWindow]sentFrame // the last ones of Frame.Send, which fills it round and round
+	sentAt  int
 	version uint64     // of the routes
 	lanes   []*lane    // tile the keyspace, by start
 	pending [2]int     // records taken and not answered, by the age of their batches

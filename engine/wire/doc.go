@@ -144,8 +144,8 @@
 // A Produce carries one record frame of at most the max_frame of OpenProducerReply,
 // plain or compressed. It is as a producer writes it: with the checksums of salt 0, the id
 // as its producer, and sequences that start above 0 and ascend from frame to frame:
-// on one handle each frame begins above the end of the one before, and who sends again what
-// he has sent opens the producer again; with unnumbered they are all 0. What its head has as base, prev and
+// on one handle each frame begins above the end of the one before, but that one of the last
+// 32 may come again as it was; who sends more again opens the producer again; with unnumbered they are all 0. What its head has as base, prev and
 // durable does not matter: the server sets them anew. Frames of one producer are stored in
 // the order they were sent in. The reply comes when every record is durable. repeats says how many
 // of them were before: they were not stored again.
