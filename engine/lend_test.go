@@ -173,7 +173,7 @@ func TestLend(t *testing.T) {
 			must(t, err)
 			_, err = l.wait(small)
 			must(t, err)
-			p, err = e.Backend().OpenProducer("t", 7, false)
+			p, err = e.Backend().OpenProducer(within(t), "t", 7, false)
 			must(t, err)
 			l.p = p
 			if pl, err = l.wait(small); err != nil || !pl.Duplicate {
