@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -35,6 +36,21 @@ func init() {
 			g.Arena().Free(b)
 		}
 		return g.Close()
+	}
+	// who accepts one connection and says whose it is.
+	children["who"] = func(path string) error {
+		l, err := Listen(path, 0o666)
+		if err != nil {
+			return err
+		}
+		fmt.Println("listening")
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return err
+		}
+		p, err := PeerOf(c)
+		fmt.Println("unknown", p.Unknown())
+		return err
 	}
 	// idle attaches, says so, and stays until its input ends.
 	children["idle"] = func(path string) error {
@@ -171,6 +187,54 @@ func TestPeerOf(t *testing.T) {
 	}
 	if !(Peer{UID: overflowUID()}).Unknown() {
 		t.Error("a user without a number is known")
+	}
+}
+
+// An engine in a user namespace that maps few users does not know the others, and takes
+// none of them for one that it knows.
+func TestI08UserOfAnotherNamespace(t *testing.T) {
+	needRoot(t)
+	const user = 54321
+	dir := t.TempDir()
+	exe := filepath.Join(dir, "engine")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(exe, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chown(dir, user, user), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	cmd := child("who", path)
+	cmd.Path = exe
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+	cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
+	cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
+	cmd.SysProcAttr.Credential = &syscall.Credential{NoSetGroups: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no user namespace: %v", err)
+	}
+	lines := bufio.NewScanner(out)
+	if lines.Scan(); lines.Text() != "listening" {
+		t.Fatalf("the engine said %q", lines.Text())
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if lines.Scan(); lines.Text() != "unknown true" {
+		t.Errorf("of root of the host it says %q", lines.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
