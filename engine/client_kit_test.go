@@ -154,6 +154,7 @@ func again(do func()) (stop func()) {
 // each acknowledged record is there once, and those of a key in order.
 type load struct {
 	writers, records int
+	pad              int    // bytes behind what a record says
 	meanwhile        func() // called now and then
 }
 
@@ -171,7 +172,7 @@ func (l *load) run(t *testing.T, c *client.Client, o ProducerOptions) {
 				if i%200 == 100 {
 					l.meanwhile()
 				}
-				r := Record{Key: text("writer-%d-key-%d", w, i%5), Value: text("%d", i)}
+				r := Record{Key: text("writer-%d-key-%d", w, i%5), Value: append(text("%d ", i), make([]byte, l.pad)...)}
 				err := p.Append(within(t), r, func(_ Placement, err error) {
 					if err != nil {
 						t.Errorf("writer %d, record %d: %v", w, i, err)

@@ -142,7 +142,7 @@ func init() {
 	parts["shm step"] = func(path string) int { return report(playStep(path)) }
 	parts["shm writer"] = func(addr string) int { return report(playWriter(addr)) }
 	parts["shm hostile"] = func(path string) int { return report(playHostile(path)) }
-	parts["shm serve"] = func(dir string) int { return report(playServe(dir)) }
+	parts["shm serve"] = func(dir string) int { return report(playSharer(dir)) }
 }
 
 // playStep stores one record, and then dies, or stops, at a step of storing another.
@@ -286,7 +286,7 @@ func playHostile(path string) error {
 				}
 			}
 		}()
-		frame := frameWith(id, 0, make([]byte, 20_000)) // as long as those that are sent
+		frame := frameWith(id, 0, make([]byte, 40_000)) // as long as those that are sent
 		mem, _ := b.g.Arena().Alloc(len(frame))
 		for dead := false; !dead; {
 			select {
@@ -295,7 +295,7 @@ func playHostile(path string) error {
 				continue
 			default:
 			}
-			copy(mem, frameWith(id, 0, fmt.Appendf(make([]byte, 0, 20_000), "hostile %09d%019983d", b.pos, 0)))
+			copy(mem, frameWith(id, 0, fmt.Appendf(make([]byte, 0, 40_000), "hostile %09d%039983d", b.pos, 0)))
 			switch slot := b.slot(); rng.IntN(30) {
 			case 0: // a place that is none
 				atomic.StoreUint64(b.word(slot+16), odd[rng.IntN(len(odd))])
@@ -320,8 +320,8 @@ func playHostile(path string) error {
 	}
 }
 
-// playServe serves a directory until it is killed: over TCP, and through shared memory.
-func playServe(dir string) error {
+// playSharer serves a directory until it is killed: over TCP, and through shared memory.
+func playSharer(dir string) error {
 	e, err := Open(dir, small(Options{}))
 	if err != nil {
 		return err

@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -76,12 +78,19 @@ func (s *sharer) dial(memory int) *client.Client {
 	return c
 }
 
+// trusting is a server's word that it does not copy the large frames of this user.
+func trusting() server.Options {
+	return server.Options{Sharing: server.Sharing{Trusted: []uint32{uint32(os.Geteuid())}}}
+}
+
 func TestSharedClientAndLinkedProgramSeeTheSame(t *testing.T) {
-	e := open(t, t.TempDir(), Options{})
-	s := shareMemory(t, e, server.Options{})
-	clientSeesTheSame(t, e, s.dial(0))
-	if n := s.Stats().Shared; n.Submissions == 0 || n.Copies != n.Submissions || n.Hostile+n.Faults != 0 {
-		t.Errorf("%+v", n)
+	for _, o := range []server.Options{{}, trusting()} {
+		e := open(t, t.TempDir(), Options{})
+		s := shareMemory(t, e, o)
+		clientSeesTheSame(t, e, s.dial(0))
+		if n := s.Stats().Shared; n.Submissions == 0 || n.Copies > n.Submissions || n.Hostile+n.Faults != 0 {
+			t.Errorf("%+v", n)
+		}
 	}
 }
 
@@ -89,42 +98,65 @@ func TestSharedClientAndLinkedProgramSeeTheSame(t *testing.T) {
 // record is there once, those of a key in order. There is little memory, so that batches
 // of a memory that is gone wait for room in the next one.
 func TestSharedClientThroughCuts(t *testing.T) {
-	for _, memory := range []int{1 << 20, 16 << 20} {
-		e := open(t, t.TempDir(), Options{})
-		s := shareMemory(t, e, server.Options{})
-		c := s.dial(memory)
-		must(t, c.CreateTopic(within(t), "t", TopicOptions{}))
-		seq := uint32(0)
-		admin := dial(t, serve(t, e))
-		changes := 0
-		stop := again(func() {
-			left, right, err := admin.SplitRange(within(t), "t", seq)
-			if err == nil {
-				seq, err = admin.MergeRanges(within(t), "t", left, right)
-			}
-			if err != nil {
-				t.Errorf("split and merge: %v", err)
-			}
-			changes++
+	for _, c := range []struct {
+		memory, records, pad int
+		server.Options
+	}{
+		{1 << 20, 4000, 0, server.Options{}},
+		{16 << 20, 4000, 0, server.Options{}},
+		{2 << 20, 1500, 3000, trusting()},
+		{16 << 20, 1500, 3000, trusting()},
+	} {
+		t.Run(fmt.Sprintf("%d MiB, %d bytes more, trusted %v", c.memory>>20, c.pad, c.Sharing.Trusted), func(t *testing.T) {
+			throughCuts(t, c.Options, c.memory, &load{writers: 4, records: rounds(c.records), pad: c.pad})
 		})
-		var mu sync.Mutex
-		cuts := 0
-		l := &load{writers: 4, records: rounds(4000), meanwhile: func() {
-			mu.Lock()
-			defer mu.Unlock()
-			if cuts < rounds(10) {
-				cuts++
-				s.cut(e)
-			}
-		}}
-		l.run(t, c, ProducerOptions{Topic: "t", BatchBytes: memory / 8})
-		stop()
-		if cuts < 5 || changes == 0 {
-			t.Errorf("%d cuts, %d changes of ranges", cuts, changes)
-		}
-		l.check(t, readEntries(t, e))
-		must(t, c.Close())
 	}
+}
+
+func throughCuts(t *testing.T, o server.Options, memory int, l *load) {
+	e := open(t, t.TempDir(), Options{})
+	s := shareMemory(t, e, o)
+	c := s.dial(memory)
+	must(t, c.CreateTopic(within(t), "t", TopicOptions{}))
+	seq := uint32(0)
+	admin := dial(t, serve(t, e))
+	changes := 0
+	stop := again(func() {
+		left, right, err := admin.SplitRange(within(t), "t", seq)
+		if err == nil {
+			seq, err = admin.MergeRanges(within(t), "t", left, right)
+		}
+		if err != nil {
+			t.Errorf("split and merge: %v", err)
+		}
+		changes++
+	})
+	var mu sync.Mutex
+	cuts, lent := 0, int64(0)
+	tell := func() {
+		n := s.Stats().Shared
+		lent += n.Lent
+		if n.Hostile+n.Faults != 0 {
+			t.Errorf("%+v", n)
+		}
+	}
+	l.meanwhile = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if cuts < rounds(10) {
+			cuts++
+			tell()
+			s.cut(e)
+		}
+	}
+	l.run(t, c, ProducerOptions{Topic: "t", BatchBytes: memory / 8})
+	stop()
+	tell()
+	if cuts < 5 || changes == 0 || (lent > 0) != (o.Sharing.Trusted != nil) {
+		t.Errorf("%d cuts, %d changes of ranges, %d frames were lent", cuts, changes, lent)
+	}
+	l.check(t, readEntries(t, e))
+	must(t, c.Close())
 }
 
 // The server and its engine stop in good order and start again, while a client sends.

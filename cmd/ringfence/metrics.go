@@ -82,6 +82,8 @@ var allMetrics = []metric{
 	counter("shm_submitted_bytes_total", "Bytes of these.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.FrameBytes) }),
 	counter("shm_copies_total", "Of these frames, those that were copied.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Copies) }),
 	counter("shm_copied_bytes_total", "Bytes of those.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.CopiedBytes) }),
+	counter("shm_lent_total", "Of these frames, those that were written from where they lay.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Lent) }),
+	counter("shm_clients_changed_total", "Of the clients that broke the rules, those that changed a frame while it was written.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Changed) }),
 	counter("shm_ring_full_total", "Frames after which their client could send no more until one was answered.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.RingFull) }),
 	gauge("page_bytes", "Memory that pages take until they are sent.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.PageBytes) }),
 

@@ -43,6 +43,7 @@ type serveFlags struct {
 	groupSession               time.Duration
 
 	shmUIDs, shmGIDs    []uint
+	shmTrusted          []uint
 	shmArena, shmMemory sizeFlag
 	shmClients          int
 }
@@ -90,6 +91,7 @@ machines reach it takes --insecure as well.`,
 	fl.StringVar(&f.shm, "shm", "", "Unix socket for programs of this host that share memory with the server")
 	fl.UintSliceVar(&f.shmUIDs, "shm-uids", nil, "users, by number, whose programs may; with neither of these two the server's own")
 	fl.UintSliceVar(&f.shmGIDs, "shm-gids", nil, "groups whose programs may")
+	fl.UintSliceVar(&f.shmTrusted, "shm-trusted-uids", nil, "users who may, and whose large batches are written without a copy")
 	fl.Var(&f.shmArena, "shm-arena", "most memory that one of them gets")
 	fl.Var(&f.shmMemory, "shm-memory", "most memory that all of them get")
 	fl.IntVar(&f.shmClients, "shm-clients", 64, "most of them at a time")
@@ -177,7 +179,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 		IdleTimeout: f.idle, FrameTimeout: f.frameTime, WriteTimeout: f.writeTime,
 		Session: f.groupSession,
 		Sharing: server.Sharing{
-			UIDs: numbers(f.shmUIDs), GIDs: numbers(f.shmGIDs),
+			UIDs: numbers(f.shmUIDs), GIDs: numbers(f.shmGIDs), Trusted: numbers(f.shmTrusted),
 			ArenaBytes: int64(f.shmArena), TotalBytes: int64(f.shmMemory), Clients: f.shmClients,
 		},
 	}
@@ -205,9 +207,9 @@ func (f *serveFlags) checkLimits() error {
 		return fmt.Errorf("--shm-arena is %d and --shm-memory %d bytes: want %d to %d for one client, and as much or more for all",
 			f.shmArena, f.shmMemory, shm.MinArena, shm.MaxArena)
 	}
-	for _, id := range slices.Concat(f.shmUIDs, f.shmGIDs) {
+	for _, id := range slices.Concat(f.shmUIDs, f.shmGIDs, f.shmTrusted) {
 		if id >= math.MaxUint32 {
-			return fmt.Errorf("--shm-uids and --shm-gids: %d is no number of a user or group", id)
+			return fmt.Errorf("--shm-uids, --shm-gids and --shm-trusted-uids: %d is no number of a user or group", id)
 		}
 	}
 	for _, d := range []struct {
@@ -301,7 +303,7 @@ func (d *daemon) bind(f *serveFlags) error {
 	}
 	if f.shm != "" {
 		mode := os.FileMode(0o660)
-		if len(f.shmUIDs)+len(f.shmGIDs) > 0 {
+		if len(f.shmUIDs)+len(f.shmGIDs)+len(f.shmTrusted) > 0 {
 			mode = 0o666 // who connects is asked who he is, and told if he may not
 		}
 		var err error

@@ -19,6 +19,7 @@ type batch struct {
 	slab   []byte // the client's memory
 	build  record.Builder
 	frame  []byte // set once finished; lies in slab
+	header []byte // of the frame, as it is sent: a server that shares the memory may write its own there
 	lane   *lane  // set once closed
 	first  uint64 // sequence of the first record, likewise; 0: they have none
 	count  int    // records
@@ -252,6 +253,7 @@ func (b *batch) letGo() {
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	b.p, b.slab, b.frame, b.lane, b.first, b.count, b.out, b.number, b.due = nil, nil, nil, nil, 0, 0, nil, 0, time.Time{}
+	b.header = b.header[:0]
 	b.flies, b.over, b.sent, b.refusal, b.err, b.place = nil, false, false, nil, nil, api.Placement{}
 	b.build.Reset(nil, 0)
 	batches.Put(b)

@@ -43,6 +43,7 @@ type request struct {
 	msg      wire.Message
 	producer uint32 // of Produce, in place of msg
 	raw      []byte // record frame behind the message; the owner's again after wrote
+	header   []byte // of raw, as it is sent: in shared memory another one may stand there by now
 	into     []byte // memory for the record frames of the answer, to be appended to
 	pages    bool   // the answer may have record frames
 	owner    owner

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // session is a producer on one connection, under a handle of the server's. It ends with
@@ -118,8 +119,11 @@ func (p *Producer) hand() (to *conn) {
 			i = -1 // conclude may have changed the queue
 			continue
 		}
+		if len(b.header) == 0 {
+			b.header = append(b.header, b.frame[:record.HeaderSize]...)
+		}
 		f := &flight{p: p, b: b, frame: b}
-		f.request = request{key: wire.KeyProduce, producer: s.handle, raw: b.frame, owner: f}
+		f.request = request{key: wire.KeyProduce, producer: s.handle, raw: b.frame, header: b.header, owner: f}
 		b.flies, b.refusal = f, nil
 		b.readers.Add(1)
 		p.flying++

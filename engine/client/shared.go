@@ -103,6 +103,7 @@ func (c *conn) submit() {
 		if frame == nil {
 			return
 		}
+		copy(frame, r.header)
 		at := s.free[len(s.free)-1]
 		s.free = s.free[:len(s.free)-1]
 		s.table[at] = airborne{r, copied}

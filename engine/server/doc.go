@@ -20,7 +20,8 @@
 // other machines by sendfile, and through TLS and to this one in pieces.
 //
 // The connection of a client that shares memory has one goroutine more, which takes frames
-// from that memory, copies them to memory of the engine and hands them over itself. Who
+// from that memory, copies them to memory of the engine, or lends large ones of a client
+// that is trusted, and hands them over itself. Who
 // hears from the engine that a frame is durable tells the client there; errors, which have words, go
 // over the socket. The memory lives as long as the connection.
 //
@@ -41,5 +42,6 @@
 //   - A peer that stops reading, sends slowly or falls silent loses its connection and
 //     holds up nobody else.
 //   - Foreign bytes are verified before they are looked at; none makes the server panic.
-//     Those that their sender can still change are copied first.
+//     Those that their sender can still change are copied first, or, from one that is
+//     trusted, looked at again once they are written.
 package server

@@ -273,11 +273,10 @@ func (p *fakeProducer) NewFrame(ctx context.Context, size int) (Frame, error) {
 	return &fakeFrame{p: p, b: make([]byte, size)}, nil
 }
 
-// Lend takes a copy.
+// Lend takes a copy, and keeps what it was lent as long as an engine does that has none.
 func (p *fakeProducer) Lend(frame []byte, release func()) (Frame, error) {
-	f := &fakeFrame{p: p, b: append([]byte(nil), frame...)}
+	f := &fakeFrame{p: p, b: append([]byte(nil), frame...), release: release}
 	p.e.set(func() { p.e.taken += len(frame) })
-	release()
 	return f, nil
 }
 
@@ -301,12 +300,22 @@ func (p *fakeProducer) Close(ctx context.Context) error {
 }
 
 type fakeFrame struct {
-	p *fakeProducer
-	b []byte
+	p       *fakeProducer
+	b       []byte
+	release func() // of what is lent
 }
 
 func (f *fakeFrame) Bytes() []byte { return f.b }
-func (f *fakeFrame) Discard()      { f.p.e.set(func() { f.p.e.taken -= len(f.b) }) }
+func (f *fakeFrame) Discard() {
+	f.p.e.set(func() { f.p.e.taken -= len(f.b) })
+	f.giveBack()
+}
+
+func (f *fakeFrame) giveBack() {
+	if f.release != nil {
+		f.release()
+	}
+}
 
 // Send stores the frame at once or, where the disk is slow, when that is done: those
 // that wait are stored in the order they were sent.
@@ -331,6 +340,7 @@ func (f *fakeFrame) Send(ctx context.Context, _ bool, done func(api.Placement, e
 		if disk != nil {
 			<-disk
 		}
+		f.giveBack()
 		f.p.flights.Done()
 		if call != nil {
 			<-call

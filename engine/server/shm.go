@@ -23,6 +23,11 @@ type Sharing struct {
 	// UIDs and GIDs are the users and groups whose processes may; none at all means the
 	// server's own user.
 	UIDs, GIDs []uint32
+	// Trusted are the users whose large frames go to the device from where they lie,
+	// without a copy: they may share memory, too. What one of them changes meanwhile is not
+	// stored, as long as it does not change it back; then it is its own frame alone that readers
+	// find damaged.
+	Trusted []uint32
 	// ArenaBytes is the most that one client gets for its frames, and what it gets if it
 	// does not ask for less; 0 means 64 MiB. Who cannot send a frame of a certain size
 	// otherwise sends it over a socket.
@@ -36,7 +41,7 @@ const sharedSlots = 1024
 
 // sharedCounters are SharedStats while they are counted.
 type sharedCounters struct {
-	now, attached, refused, submissions, bytes, copies, copied, full, hostile, faults atomic.Int64
+	now, attached, refused, submissions, bytes, copies, copied, lent, full, hostile, changed, faults atomic.Int64
 }
 
 // SharedStats say what goes through shared memory.
@@ -49,8 +54,10 @@ type SharedStats struct {
 	FrameBytes  int64 // of them
 	Copies      int64 // submissions that were copied to memory of the engine
 	CopiedBytes int64
+	Lent        int64 // submissions that went to the device from where they lay
 	RingFull    int64 // submissions after which their client could send no more until it was answered
 	Hostile     int64 // clients that were cut off for breaking the rules
+	Changed     int64 // of these, those that changed a frame while it was written
 	Faults      int64 // clients that were cut off for memory that could not be read
 }
 
@@ -67,7 +74,7 @@ func (s *Server) admitPeer(nc net.Conn) {
 		reason = err.Error()
 	case peer.Unknown():
 		reason = fmt.Sprintf("the client's user has no number here (it shows as %d): it runs in a user namespace that maps it to nobody; map it to a user that may share memory", peer.UID)
-	case !slices.Contains(o.UIDs, peer.UID) && !slices.Contains(o.GIDs, peer.GID):
+	case !slices.Contains(o.UIDs, peer.UID) && !slices.Contains(o.GIDs, peer.GID) && !slices.Contains(o.Trusted, peer.UID):
 		reason = fmt.Sprintf("user %d, group %d, may not share memory with this server: allow it in its settings shm-uids or shm-gids", peer.UID, peer.GID)
 	default:
 		s.admitAs(nc, &peer)
@@ -85,6 +92,11 @@ type shared struct {
 	host  *shm.Host
 	bytes int64 // of the budget
 	log   *slog.Logger
+
+	// Of a client that is trusted: its arena is registered with the engine until then, and
+	// parts of it are lent.
+	unregister func() error // nil: everything is copied
+	lent       blocks
 
 	lone int // submissions in a row that came when no other was open. Of the goroutine
 
@@ -120,8 +132,14 @@ func (c *conn) attach(h wire.Head, m *wire.Attach) error {
 	}
 	count.attached.Add(1)
 	s := &shared{c: c, host: host, bytes: size, log: c.s.log.With("connection", c.id, "uid", c.peer.UID, "pid", c.peer.PID), ended: make(chan struct{})}
+	if slices.Contains(c.s.opts.Sharing.Trusted, c.peer.UID) {
+		if s.unregister, err = c.s.engine.Register(host.Arena()); err != nil {
+			s.log.Warn("memory of a trusted client cannot be written from: its frames are copied", "error", err)
+		}
+		s.lent.taken = make([]bool, g.ArenaBytes/shm.Block)
+	}
 	c.shared.Store(s)
-	s.log.Info("client shares memory", "bytes", size, "huge_pages", host.HugePages())
+	s.log.Info("client shares memory", "bytes", size, "huge_pages", host.HugePages(), "trusted", s.unregister != nil)
 	c.work.Go(s.serve)
 	c.out.put(outgoing{
 		key: h.Key, flags: wire.FlagReply, id: h.ID, pass: host.File(),
@@ -149,7 +167,14 @@ const hugePage = 2 << 20
 // close gives the memory back. Nothing of the connection runs any more; the engine may
 // still answer, which then tells nobody.
 func (s *shared) close() {
-	if err := s.host.Close(); err != nil {
+	var err error
+	if s.unregister != nil {
+		err = s.unregister() // waits for what is being written from there
+	}
+	if err == nil {
+		err = s.host.Close()
+	}
+	if err != nil {
 		s.log.Error("shared memory could not be given back", "error", err)
 	}
 	s.c.s.arenas.give(s.bytes)
@@ -265,9 +290,17 @@ func (s *shared) between() {
 	defer s.busy.Unlock()
 }
 
+// lendBytes is the size from which on a frame of a trusted client is not copied: a copy of
+// less costs less than a flush of its own does.
+const lendBytes = 32 << 10
+
 // frame copies a submission to memory of the engine, where the client cannot change it
 // any more. It waits for that memory: the client waits meanwhile, and its socket does not.
+// A large one of a client that is trusted is lent to the engine instead.
 func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
+	if s.unregister != nil && sub.Length >= lendBytes {
+		return s.lend(p, sub)
+	}
 	f, err := p.to.NewFrame(s.c.ctx, int(sub.Length))
 	if err != nil {
 		return nil, err
@@ -282,7 +315,55 @@ func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
 	return f, nil
 }
 
-// fault is an error that is not about the frame: the memory failed.
+// lend lends a submission to the engine. None of it may be lent already: the engine writes
+// a header into each.
+func (s *shared) lend(p *producer, sub shm.Submission) (Frame, error) {
+	first := int(sub.Offset / shm.Block)
+	end := first + (int(sub.Length)+shm.Block-1)/shm.Block
+	if !s.lent.take(first, end) {
+		return nil, fault{&shm.PeerError{Reason: fmt.Sprintf("%d bytes at offset %d were submitted before and are not answered", sub.Length, sub.Offset)}}
+	}
+	mem := s.host.Arena()
+	at := int(sub.Offset)
+	f, err := p.to.Lend(mem[at:at+int(sub.Length):end*shm.Block], func() { s.lent.give(first, end) })
+	if err != nil {
+		s.lent.give(first, end)
+		return nil, err
+	}
+	s.c.s.count.shared.lent.Add(1)
+	return f, nil
+}
+
+// blocks are those of an arena that are lent.
+type blocks struct {
+	mu    sync.Mutex // innermost
+	taken []bool
+}
+
+// take takes the blocks from first up to end, if none of them is taken.
+func (b *blocks) take(first, end int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.Contains(b.taken[first:end], true) {
+		return false
+	}
+	b.set(first, end, true)
+	return true
+}
+
+func (b *blocks) give(first, end int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.set(first, end, false)
+}
+
+func (b *blocks) set(first, end int, to bool) {
+	for i := first; i < end; i++ {
+		b.taken[i] = to
+	}
+}
+
+// fault is an error that is not about the frame: the memory failed, or the client.
 type fault struct{ error }
 
 // copy copies in pieces, which stay in the processor's caches for those who look at them
@@ -321,6 +402,11 @@ func (s *shared) fail(id uint32, err error) {
 func (s *shared) complete(id uint32, at api.Placement, err error) {
 	if err != nil {
 		s.fail(id, err)
+		if errors.Is(err, api.ErrChanged) {
+			s.c.s.count.shared.changed.Add(1)
+			s.c.s.count.shared.hostile.Add(1)
+			s.c.stop(refusal(wire.CodeMalformed, "%s", err))
+		}
 	} else {
 		s.host.Complete(shm.Completion{ID: id, Range: at.Range, First: at.First, Last: at.Last, Repeats: at.Repeats})
 	}
@@ -348,7 +434,7 @@ func (s *Server) sharedStats() SharedStats {
 	n := &s.count.shared
 	return SharedStats{
 		Clients: n.now.Load(), Bytes: s.opts.Sharing.TotalBytes - s.arenas.left(), Attached: n.attached.Load(), Refused: n.refused.Load(),
-		Submissions: n.submissions.Load(), FrameBytes: n.bytes.Load(), Copies: n.copies.Load(), CopiedBytes: n.copied.Load(),
-		RingFull: n.full.Load(), Hostile: n.hostile.Load(), Faults: n.faults.Load(),
+		Submissions: n.submissions.Load(), FrameBytes: n.bytes.Load(), Copies: n.copies.Load(), CopiedBytes: n.copied.Load(), Lent: n.lent.Load(),
+		RingFull: n.full.Load(), Hostile: n.hostile.Load(), Changed: n.changed.Load(), Faults: n.faults.Load(),
 	}
 }

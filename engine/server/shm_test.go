@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
@@ -461,4 +462,48 @@ func holdings(t *testing.T) []string {
 		}
 	}
 	return all
+}
+
+// A large frame of a client that is trusted is lent, and what it has lent it cannot lend
+// again.
+func TestTrustedClientLends(t *testing.T) {
+	w := newSharedWorld(t, Options{Sharing: Sharing{Trusted: []uint32{uint32(os.Geteuid())}}})
+	g := w.attach(1 << 20)
+	defer g.leave()
+	p := g.producer("a")
+	g.submit(p, 1, lendBytes-8)
+	g.stored(1)
+	b := g.submit(p, 2, 2*lendBytes)
+	g.stored(2)
+	if s := w.server.Stats().Shared; s.Copies != 1 || s.Lent != 1 {
+		t.Errorf("%+v", s)
+	}
+	disk := make(chan struct{})
+	w.engine.set(func() { w.engine.disk = disk })
+	copy(b, frameOf(3, len(b)))
+	g.Submit(3, p, b)
+	g.Submit(4, p, b[shm.Block:]) // inside of it
+	g.Ring()
+	for w.server.Stats().Shared.Hostile == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	close(disk)
+	g.closed(wire.CodeMalformed)
+}
+
+// What a client changed is answered, and ends its connection.
+func TestChangedFrameEndsTheConnection(t *testing.T) {
+	w := newSharedWorld(t, Options{Sharing: Sharing{Trusted: []uint32{uint32(os.Geteuid())}}})
+	g := w.attach(1 << 20)
+	defer g.leave()
+	p := g.producer("a")
+	w.engine.set(func() { w.engine.diskErr = api.ErrChanged })
+	g.submit(p, 1, lendBytes)
+	if a := g.next(); a.ID != 1 || a.code() != wire.CodeCorruptFrame {
+		t.Errorf("%+v, %v", a.Head, a.err)
+	}
+	g.closed(wire.CodeMalformed)
+	if s := w.server.Stats().Shared; s.Changed != 1 || s.Hostile != 1 {
+		t.Errorf("%+v", s)
+	}
 }
