@@ -95,7 +95,8 @@ func TestC10_FrameChangedWhileWritten(t *testing.T) {
 				}
 				mine := []*batch{more(to, &others, good.next(rng, 2, before))}
 				next := more(to, &refused, bad.next(rng, 2, size))
-				mine = append(mine, more(l.lend, &others, good.next(rng, 2, 9000)), more(to, &others, good.next(rng, 3, 200)))
+				more(l.lend, &others, good.next(rng, 2, 9000))
+				more(to, &others, good.next(rng, 3, 200))
 				again := more(send, &refused, next) // sent twice: no repeat of what is not stored
 				eventually(t, "more is on its way", func() bool { return hold.Count() >= 2 })
 				if behind == "gathered" && !slices.ContainsFunc(d.Trace(), func(e simdisk.Event) bool {
