@@ -93,7 +93,7 @@ func TestC10_FrameChangedWhileWritten(t *testing.T) {
 				if behind == "foreign" {
 					to = l.lend
 				}
-				mine := []*batch{more(to, &others, good.next(rng, 2, before))}
+				more(to, &others, good.next(rng, 2, before))
 				next := more(to, &refused, bad.next(rng, 2, size))
 				more(l.lend, &others, good.next(rng, 2, 9000))
 				more(to, &others, good.next(rng, 3, 200))
