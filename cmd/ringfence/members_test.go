@@ -106,7 +106,9 @@ func TestN02_ServeItWithTwoMembers(t *testing.T) {
 
 	// The second half is on its way when one of them is killed.
 	produced := make(chan ran, 1)
-	go func() { produced <- ringfence(t, text[len(first):], at("produce", "clicks", "--key-regexp", `\d+$`)...) }()
+	go func() {
+		produced <- ringfence(t, text[len(first):], at("produce", "clicks", "--key-regexp", `\d+$`)...)
+	}()
 	take(t, both, half+half/10, one, two)
 	if err := one.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
