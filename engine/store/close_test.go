@@ -88,6 +88,7 @@ func TestCloseAnswers(t *testing.T) {
 			}
 		}
 		closeStore(t, s2)
+		closeStore(t, s)
 	}
 	if answered["true"] == 0 {
 		t.Fatalf("nobody met the close: %v", answered)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,13 +78,27 @@ func openStore(t testing.TB, d disk.Disk, o Options) (*Store, *Recovery) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closeStore(t, s) })
+	left := &atomic.Pointer[Store]{}
+	left.Store(s)
+	unclosed.Store(s, left)
+	t.Cleanup(func() {
+		if s := left.Load(); s != nil {
+			closeStore(t, s)
+		}
+	})
 	return s, rec
 }
+
+// unclosed are the stores that the ends of their tests are to close. What a test has
+// closed itself it lets go of: with many seeds they would not all fit.
+var unclosed sync.Map // *Store -> *atomic.Pointer[Store]
 
 // closeStore closes s, once, and checks that it gave everything back.
 func closeStore(t testing.TB, s *Store) {
 	t.Helper()
+	if left, ok := unclosed.LoadAndDelete(s); ok {
+		left.(*atomic.Pointer[Store]).Store(nil)
+	}
 	arena := s.Disk().Arena()
 	if err := s.Close(); err != nil {
 		t.Errorf("close: %v", err)
