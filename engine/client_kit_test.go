@@ -193,19 +193,59 @@ func (l *load) run(t *testing.T, c *client.Client, o ProducerOptions) {
 
 func (l *load) check(t *testing.T, got []entry) {
 	t.Helper()
+	if fault := l.fault(got); fault != "" {
+		t.Fatal(fault)
+	}
+}
+
+// fault is what is wrong with what was read, "" for nothing.
+func (l *load) fault(got []entry) string {
 	next := map[string]int{}
 	for _, e := range got {
 		var w, k, i int
 		if _, err := fmt.Sscanf(string(e.Key), "writer-%d-key-%d", &w, &k); err != nil {
-			t.Fatalf("key %q", e.Key)
+			return fmt.Sprintf("key %q", e.Key)
 		}
-		fmt.Sscanf(string(e.Value), "%d", &i)
+		if _, err := fmt.Sscanf(string(e.Value), "%d", &i); err != nil {
+			return fmt.Sprintf("key %s: value %q", e.Key, e.Value)
+		}
 		if want := next[string(e.Key)]*5 + k; i != want {
-			t.Fatalf("key %s: record %d where %d is due", e.Key, i, want)
+			return fmt.Sprintf("key %s: record %d where %d is due", e.Key, i, want)
 		}
 		next[string(e.Key)]++
 	}
 	if len(got) != l.writers*l.records {
-		t.Errorf("%d records, want %d", len(got), l.writers*l.records)
+		return fmt.Sprintf("%d records, want %d", len(got), l.writers*l.records)
+	}
+	return ""
+}
+
+// N04: what holds the tests of broken connections against what was sent fails where a
+// record is lost, doubled, out of order, somebody else's or none of them.
+func TestN04_LoadCheckFails(t *testing.T) {
+	l := &load{writers: 2, records: 20}
+	whole := func() (all []entry) {
+		for w := range l.writers {
+			for i := range l.records {
+				all = append(all, entry{Key: text("writer-%d-key-%d", w, i%5), Value: text("%d", i)})
+			}
+		}
+		return all
+	}
+	if fault := l.fault(whole()); fault != "" {
+		t.Fatalf("nothing is wrong, and it says %s", fault)
+	}
+	for name, harm := range map[string]func([]entry) []entry{
+		"lost":         func(all []entry) []entry { return append(all[:7], all[8:]...) },
+		"the last":     func(all []entry) []entry { return all[:len(all)-1] },
+		"doubled":      func(all []entry) []entry { return append(all, all[len(all)-1]) },
+		"out of order": func(all []entry) []entry { all[3], all[8] = all[8], all[3]; return all },
+		"another's":    func(all []entry) []entry { all[3].Key = []byte("writer-0-key-4"); return all },
+		"changed":      func(all []entry) []entry { all[3].Value = []byte("4"); return all },
+		"foreign":      func(all []entry) []entry { all[3].Key = []byte("key"); return all },
+	} {
+		if l.fault(harm(whole())) == "" {
+			t.Errorf("a record is %s, and nobody hears of it", name)
+		}
 	}
 }

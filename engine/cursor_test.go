@@ -13,7 +13,7 @@ import (
 
 // L11: a cursor that is cut, changed in any bit, of another topic or version, or
 // absurdly long is refused for what it is.
-func TestCursorHygiene(t *testing.T) {
+func TestL11_CursorHygiene(t *testing.T) {
 	e := open(t, t.TempDir(), Options{})
 	newTopic(t, e, "t")
 	newTopic(t, e, "u")
@@ -65,7 +65,7 @@ func TestCursorHygiene(t *testing.T) {
 
 // L10: a cursor from before a topic was put back from a copy does not fit the records
 // that have taken the place of those it was made with, and says so.
-func TestCursorOfALostTime(t *testing.T) {
+func TestL10_CursorOfALostTime(t *testing.T) {
 	dir := t.TempDir()
 	stored(t, dir)
 	backup := copyTree(t, dir)

@@ -319,7 +319,7 @@ func TestOpenSegmentCut(t *testing.T) {
 
 // L12: a loss that somebody accepted is reported as a skip, the group commits past it
 // and stays past it, and the lag does not count it.
-func TestAcceptedLoss(t *testing.T) {
+func TestL12_AcceptedLoss(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir, Options{})
 	newTopic(t, e, "t")

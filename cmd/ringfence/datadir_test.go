@@ -93,7 +93,7 @@ func TestN01WarnsOfMemory(t *testing.T) {
 }
 
 // The data is where the variable said, also for the next process (N01, N02).
-func TestDataSurvivesTheProcess(t *testing.T) {
+func TestN02_DataSurvivesTheProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	t.Setenv(dataDirVar, dir)
 	text := lines(100)
