@@ -63,6 +63,9 @@ type remote struct {
 const (
 	OverTCP  = "tcp"  // over loopback
 	OverUnix = "unix" // over a Unix socket
+	// Through memory that is shared with a server in another process.
+	OverShm     = "shm"
+	OverTrusted = "shm, trusted" // which writes large batches from there
 )
 
 // serve starts a server of the engine and connects the workload's workers to it.

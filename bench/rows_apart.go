@@ -22,12 +22,12 @@ func tcpServer(w Append) rowFunc {
 		}
 		defer removeAll(dir + "-linked")
 		defer func() { err = errors.Join(err, linked.Close()) }()
-		apart, err := s.startApart(ctx, dir, w)
+		apart, err := s.startApart(ctx, Service{Dir: dir, Over: OverTCP}, w)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, apart.close()) }()
-		sink, err := s.serveApart(ctx, "", w.BatchBytes)
+		sink, err := s.serveApart(ctx, Service{Over: OverTCP, Sink: w.BatchBytes})
 		if err != nil {
 			return nil, err
 		}
@@ -78,8 +78,8 @@ type apart struct {
 	server *servant
 }
 
-func (s *Suite) startApart(ctx context.Context, dir string, w Append) (a *apart, err error) {
-	p, err := s.serveApart(ctx, dir, 0)
+func (s *Suite) startApart(ctx context.Context, v Service, w Append) (a *apart, err error) {
+	p, err := s.serveApart(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +91,12 @@ func (s *Suite) startApart(ctx context.Context, dir string, w Append) (a *apart,
 		}
 	}()
 	for i := range w.Workers {
-		c, err := client.Dial(ctx, p.address, client.Options{MemoryBytes: 2 * (w.InFlight + 1) * w.BatchBytes})
+		c, err := p.dial(ctx, client.Options{MemoryBytes: max(64<<20, 2*(w.InFlight+1)*w.BatchBytes)})
 		if err != nil {
 			return a, err
 		}
 		a.net.clients = append(a.net.clients, c)
-		if i == 0 {
+		if i == 0 && v.Dir != "" {
 			if err := c.CreateTopic(ctx, topic, api.TopicOptions{}); err != nil {
 				return a, err
 			}
@@ -106,6 +106,9 @@ func (s *Suite) startApart(ctx context.Context, dir string, w Append) (a *apart,
 			return a, err
 		}
 		a.net.outlets = append(a.net.outlets, remoteOutlet{p})
+	}
+	if v.Dir == "" {
+		return a, nil
 	}
 	// Until files are written again.
 	for written := int64(0); written < s.RetainBytes+4*s.SegmentBytes; {
@@ -118,18 +121,35 @@ func (s *Suite) startApart(ctx context.Context, dir string, w Append) (a *apart,
 	return a, nil
 }
 
+// dial connects to the process.
+func (p *servant) dial(ctx context.Context, o client.Options) (*client.Client, error) {
+	switch p.over {
+	case OverShm, OverTrusted:
+		return client.DialShm(ctx, p.address, o)
+	case OverUnix:
+		return client.Dial(ctx, "unix:"+p.address, o)
+	}
+	return client.Dial(ctx, p.address, o)
+}
+
 // load sends for a while and answers the payload bytes that were acknowledged.
 func (a *apart) load(ctx context.Context, seconds float64) (bytes int64, took time.Duration, err error) {
-	senders := make([]*sender, a.w.Workers)
-	load := Load{Workers: a.w.Workers, InFlight: a.w.InFlight, Duration: time.Duration(seconds * float64(time.Second))}
-	sent, err := load.Run(ctx, func(i int) (Sender, error) {
-		senders[i] = a.sender(a.w, i)
+	bytes, sent, err := a.send(ctx, a.w, seconds)
+	return bytes, sent.Took, err
+}
+
+// send is load of another shape, and tells more.
+func (a *apart) send(ctx context.Context, w Append, seconds float64) (bytes int64, sent Sent, err error) {
+	senders := make([]*sender, w.Workers)
+	load := Load{Workers: w.Workers, InFlight: w.InFlight + w.Ahead, Duration: time.Duration(seconds * float64(time.Second))}
+	sent, err = load.Run(ctx, func(i int) (Sender, error) {
+		senders[i] = a.sender(w, i)
 		return senders[i], nil
 	})
 	for _, s := range senders {
-		bytes += s.acked.Load() * int64(a.w.RecordSize)
+		bytes += s.acked.Load() * int64(w.RecordSize)
 	}
-	return bytes, sent.Took, errors.Join(err, sent.FirstError)
+	return bytes, sent, errors.Join(err, sent.FirstError)
 }
 
 // measure is the server's processor time for a GiB, and the rate in MB/s.

@@ -2,9 +2,12 @@ package bench
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -20,7 +23,7 @@ func TestServe(t *testing.T) {
 		ended := make(chan error, 1)
 		o := ServantOptions(1<<20, 2<<20)
 		o.IO = "pool"
-		go func() { ended <- Serve(t.Context(), t.TempDir(), o, sink, in, out) }()
+		go func() { ended <- Serve(t.Context(), Service{Dir: t.TempDir(), Over: OverTCP, Sink: sink}, o, in, out) }()
 		lines := bufio.NewScanner(said)
 		lines.Scan()
 		address := lines.Text()
@@ -47,5 +50,54 @@ func TestServe(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The same through shared memory: an engine that writes from there, one that stores
+// nothing, and a bare ring.
+func TestServeShared(t *testing.T) {
+	for _, v := range []Service{{Dir: t.TempDir(), Over: OverTrusted}, {Over: OverShm}, {Over: OverShm, Sink: 1}} {
+		in, ask := io.Pipe()
+		said, out := io.Pipe()
+		ended := make(chan error, 1)
+		o := ServantOptions(1<<20, 2<<20)
+		o.IO = "pool"
+		go func() { ended <- Serve(t.Context(), v, o, in, out) }()
+		lines := bufio.NewScanner(said)
+		lines.Scan()
+		address := lines.Text()
+		if v.Sink > 0 {
+			if _, l, err := ringRate(t.Context(), address, 1000, 1, 0.05); l.Count == 0 || err != nil {
+				t.Errorf("%d round trips, %v", l.Count, err)
+			}
+			if rate, _, err := ringRate(t.Context(), address, 1000, 8, 0.05); rate <= 0 || err != nil {
+				t.Errorf("%g a second, %v", rate, err)
+			}
+		} else {
+			c, err := client.DialShm(t.Context(), address, client.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Dir != "" {
+				if err := c.CreateTopic(t.Context(), topic, api.TopicOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+			p, err := c.NewProducer(api.ProducerOptions{Topic: topic})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Produce(t.Context(), api.Record{Value: make([]byte, 100_000)}); err != nil {
+				t.Errorf("%+v: %v", v, err)
+			}
+			if err := errors.Join(p.Close(t.Context()), c.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+		ask.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(filepath.Dir(address))
 	}
 }

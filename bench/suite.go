@@ -21,6 +21,7 @@ type Suite struct {
 	Seconds float64 // of each measurement; 0 means 2
 	Rows    []string
 	Network bool // the rows are TCPRows
+	Shared  bool // the rows are SharedRows
 	// SegmentBytes is the size of a segment, 0 for the engine's default of 64 MiB;
 	// RetainBytes what the recycled rows keep, 0 for four segments.
 	SegmentBytes, RetainBytes int64
@@ -29,7 +30,7 @@ type Suite struct {
 	// Child runs a process that fills dir (FillForReopen) and is killed when it has.
 	Child func(ctx context.Context, dir string, shape Reopen) error
 	// Servant makes the command of a process that runs Serve.
-	Servant func(ctx context.Context, dir string, segment, retain int64, sink int) (*exec.Cmd, error)
+	Servant func(ctx context.Context, v Service, segment, retain int64) (*exec.Cmd, error)
 	// Say hears what is going on, a line at a time.
 	Say func(format string, args ...any)
 
@@ -148,8 +149,11 @@ func (s *Suite) begin() ([]Row, error) {
 		s.Say = func(string, ...any) {}
 	}
 	all := Rows()
-	if s.Network {
+	switch {
+	case s.Network:
 		all = TCPRows()
+	case s.Shared:
+		all = SharedRows()
 	}
 	if len(s.Rows) == 0 {
 		return all, nil

@@ -15,7 +15,7 @@ import (
 
 func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Measure the engine on this machine, beside what the device gives without it"}
-	cmd.AddCommand(a.benchAppendCommand(), a.benchTCPCommand())
+	cmd.AddCommand(a.benchAppendCommand(), a.benchTCPCommand(), a.benchShmCommand())
 	return cmd
 }
 
@@ -53,7 +53,8 @@ func (a *app) benchChildCommand() *cobra.Command {
 // only the suite runs it.
 func (a *app) benchServeCommand() *cobra.Command {
 	var segment, retain int64
-	var sink int
+	var v bench.Service
+	var nothing bool
 	cmd := &cobra.Command{
 		Use:    "bench-serve",
 		Hidden: true,
@@ -61,32 +62,35 @@ func (a *app) benchServeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o := bench.ServantOptions(segment, retain)
 			o.IO = a.engine
-			dir := ""
-			if sink == 0 {
+			if v.Sink == 0 && !nothing {
 				var err error
-				if dir, err = a.resolveDataDir(true); err != nil {
+				if v.Dir, err = a.resolveDataDir(true); err != nil {
 					return err
 				}
 			}
-			return bench.Serve(cmd.Context(), dir, o, sink, a.in, a.out)
+			return bench.Serve(cmd.Context(), v, o, a.in, a.out)
 		},
 	}
 	fl := cmd.Flags()
 	fl.Int64Var(&segment, "segment", 0, "")
 	fl.Int64Var(&retain, "retain", 0, "")
-	fl.IntVar(&sink, "sink", 0, "")
+	fl.IntVar(&v.Sink, "sink", 0, "")
+	fl.StringVar(&v.Over, "over", bench.OverTCP, "")
+	fl.BoolVar(&nothing, "store-nothing", false, "")
 	return cmd
 }
 
 // servant is the command of such a process.
-func (a *app) servant(ctx context.Context, dir string, segment, retain int64, sink int) (*exec.Cmd, error) {
+func (a *app) servant(ctx context.Context, v bench.Service, segment, retain int64) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"bench-serve", "--io", a.engine, fmt.Sprintf("--segment=%d", segment), fmt.Sprintf("--retain=%d", retain), fmt.Sprintf("--sink=%d", sink)}
-	if dir != "" {
-		args = append(args, "--data-dir", dir)
+	args := []string{"bench-serve", "--io", a.engine, fmt.Sprintf("--segment=%d", segment), fmt.Sprintf("--retain=%d", retain), fmt.Sprintf("--sink=%d", v.Sink), "--over", v.Over}
+	if v.Dir != "" {
+		args = append(args, "--data-dir", v.Dir)
+	} else {
+		args = append(args, "--store-nothing")
 	}
 	return exec.CommandContext(ctx, self, args...), nil
 }

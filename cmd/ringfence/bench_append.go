@@ -29,11 +29,15 @@ type benchFlags struct {
 	dir                            string
 	allowErrors                    bool
 
-	over string // "" or how the network is reached
-	unix bool
+	over   string // "" or how the network is reached
+	unix   bool
+	shared bool // the suite is that of shared memory
 }
 
 func (f benchFlags) rowIDs() []string {
+	if f.shared {
+		return bench.RowIDs(bench.SharedRows())
+	}
 	if f.over != "" {
 		return bench.RowIDs(bench.TCPRows())
 	}
@@ -105,6 +109,34 @@ latency counts from when a batch was due.`,
 	}
 	a.benchFlags(cmd, &f)
 	cmd.Flags().BoolVar(&f.unix, "unix", false, "over a Unix socket instead of TCP")
+	return cmd
+}
+
+// benchShmCommand is the table of shared memory.
+func (a *app) benchShmCommand() *cobra.Command {
+	f := benchFlags{record: 1024, batch: 1 << 20, segment: 64 << 20, retain: 256 << 20, inFlight: 4, workers: 1, compress: "none", suite: true, shared: true}
+	cmd := &cobra.Command{
+		Use:   "shm",
+		Short: "Measure producers that share memory with the server",
+		Long: `Run the performance table of shared memory: every row several times, floor and
+workload in turn, and the medians. This process produces; the server and its engine
+are a process of their own, in a temporary directory below --dir. Beside each row
+stand the same work linked, over a Unix socket, or a bare ring between two
+processes.`,
+		Example: `  ringfence bench shm
+  ringfence bench shm --rows shm-1m,shm-one --runs 9`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchRun(cmd, f) },
+	}
+	fl := cmd.Flags()
+	fl.Var(&f.segment, "segment", "size at which segments roll")
+	fl.Var(&f.retain, "retain", "what the range keeps, so that files are recycled")
+	fl.Float64Var(&f.seconds, "seconds", 0, "how long to measure (default 2)")
+	fl.Var(&f.floorSize, "floor-size", "size of the file the floor runs on (default 1GiB)")
+	fl.BoolVar(&f.markdown, "markdown", false, "print the table as Markdown")
+	fl.IntVar(&f.runs, "runs", 5, "runs of each row")
+	fl.StringSliceVar(&f.rows, "rows", nil, "rows of the table: "+strings.Join(f.rowIDs(), ", "))
+	fl.StringVar(&f.dir, "dir", "", "where to make the temporary directory (default: --data-dir's file system, else the current directory's)")
 	return cmd
 }
 
@@ -313,7 +345,7 @@ func (a *app) benchSuite(ctx context.Context, f benchFlags) error {
 	if err != nil {
 		return err
 	}
-	s := bench.Suite{Dir: dir, Network: f.over != "", IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill, Servant: a.servant,
+	s := bench.Suite{Dir: dir, Network: f.over != "", Shared: f.shared, IO: a.engine, Runs: f.runs, Seconds: f.seconds, Rows: f.rows, SegmentBytes: int64(f.segment), RetainBytes: int64(f.retain), FloorBytes: int64(f.floorSize), Child: a.fillAndKill, Servant: a.servant,
 		Say: func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }}
 	t, err := s.Run(ctx)
 	if err != nil {

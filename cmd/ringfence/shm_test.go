@@ -81,3 +81,24 @@ func TestServeSharedRefusals(t *testing.T) {
 	}
 	c.Close()
 }
+
+// The table of shared memory, with the server in a process of its own.
+func TestBenchShm(t *testing.T) {
+	out := ok(t, "", "bench", "shm", "--runs", "1", "--seconds", "0.1", "--rows", "shm-1m,shm-one,shm-unix,shm-submit-1k",
+		"--segment", "4MiB", "--retain", "8MiB", "--floor-size", "16MiB", "--dir", t.TempDir(), "--json")
+	table := parse[struct {
+		Rows []struct {
+			ID     string
+			Error  string
+			Median struct{ Engine, Floor, Ratio float64 }
+		}
+	}](t, out)
+	if len(table.Rows) != 4 {
+		t.Fatalf("%d rows", len(table.Rows))
+	}
+	for _, r := range table.Rows {
+		if r.Error != "" || r.Median.Engine <= 0 || r.Median.Floor <= 0 || r.Median.Ratio <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+}
