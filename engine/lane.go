@@ -98,7 +98,10 @@ func (l *lane) gather(callers int) {
 // and left with mu held and released around the store's work; one goroutine at a
 // time is in it. mine, if not nil, is the batch that the caller is going to wait for
 // if it was handed over here, which is the answer: then nobody else reaps for it.
-func (l *lane) send(mine *batch) (handed bool) {
+func (l *lane) send(mine *batch) (handed bool) { return l.hand(mine, false) }
+
+// hand is send, which may be answering: then it runs in the store's answer to a batch.
+func (l *lane) hand(mine *batch, answering bool) (handed bool) {
 	if l.sending {
 		return false
 	}
@@ -142,7 +145,7 @@ func (l *lane) send(mine *batch) (handed bool) {
 		}
 		l.flying++
 		b.head = l.head
-		b.req.Frame, b.req.Lead, b.req.Foreign = b.frame, b == mine, b.loan != nil
+		b.req.Frame, b.req.Lead, b.req.Foreign, b.req.Answering = b.frame, b == mine, b.loan != nil, answering
 		if b.req.Foreign {
 			b.req.Head = b.info
 		}
@@ -172,7 +175,7 @@ func (p *Producer) landed(b *batch) {
 	l := b.lane
 	l.flying--
 	if b.req.Err == nil {
-		l.send(nil) // before anything else: the device waits for what waits here
+		l.hand(nil, true) // before anything else: the device waits for what waits here
 	}
 	// Those that are answered now are likely to come again at once: with them the next
 	// flush carries all, without them it would leave with a straggler and make them
@@ -190,7 +193,7 @@ func (p *Producer) landed(b *batch) {
 	if !l.lingerOn {
 		l.settle()
 	}
-	l.send(nil)
+	l.hand(nil, true)
 	p.mu.Unlock()
 }
 

@@ -29,6 +29,9 @@ type Append struct {
 	Done func(*Append)
 	// Lead says that the caller calls Wait or Drive at once, so that it reaps for itself.
 	Lead bool
+	// Answering says that the caller is in a Done: the frame starts when the others that
+	// are answered at the same time have been, with what they append.
+	Answering bool
 
 	// First and Last are the offsets of the first and last record now stored; with
 	// Duplicate, every record was stored before and they are not known. Where some
@@ -79,7 +82,9 @@ func (s *Segment) Append(a *Append) error {
 	s.queued += int64(len(a.Frame))
 	sh.markReady(s)
 	look := s.claim(a)
-	sh.pump(a.Lead)
+	if !a.Answering || !sh.delivering {
+		sh.pump(a.Lead)
+	}
 	sh.mu.Unlock()
 	if look {
 		s.store.grown()

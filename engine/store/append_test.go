@@ -395,6 +395,66 @@ func TestLargeFramesLeaveTogether(t *testing.T) {
 	holds(t, seg, sent...)
 }
 
+// What those who are answered together append leaves together, in two halves, so that
+// the device has one while the other is answered.
+func TestWhatAnswersBringLeavesTogether(t *testing.T) {
+	rng := rand.New(rand.NewPCG(10, 1))
+	d := newDisk(10)
+	o := testOptions()
+	o.OverlapBytes = 1
+	s, _ := openStore(t, d, o)
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	arena := s.Disk().Arena()
+	p := &source{id: 7}
+	var sent []*batch
+	frame := func() *flying {
+		b := p.next(rng, 2, 20_000)
+		sent = append(sent, b)
+		return &flying{b: b, seg: seg, done: make(chan struct{}), Append: Append{Frame: b.frame(t, arena)}}
+	}
+	var first, second []*flying
+	for range 4 {
+		first = append(first, frame())
+	}
+	for range 4 {
+		second = append(second, frame())
+	}
+	for i, f := range first {
+		f.Done = func(a *Append) {
+			arena.Free(a.Frame)
+			next := second[i]
+			next.Answering = true
+			next.Done = func(a *Append) { arena.Free(a.Frame); close(next.done) }
+			if err := seg.Append(&next.Append); err != nil {
+				t.Error(err)
+			}
+			close(f.done)
+		}
+	}
+	hold := d.Hold(func(e simdisk.Event) bool { return appendWrite(e) && e.Off == seg.Position() })
+	for _, f := range first {
+		must(t, seg.Append(&f.Append))
+	}
+	eventually(t, "three of four are written", func() bool {
+		n := 0
+		for _, e := range d.Trace() {
+			if appendWrite(e) {
+				n++
+			}
+		}
+		return n == 3 && hold.Count() == 1
+	})
+	hold.Release() // and all four are answered
+	for _, f := range append(first, second...) {
+		f.wait(t)
+		must(t, f.Err)
+	}
+	holds(t, seg, sent...)
+	if got := s.Stats().Flushes; got != 4+2 {
+		t.Errorf("%d flushes, want 4 and 2: %v", got, d.Trace())
+	}
+}
+
 // An arena without a block for packing delays nobody: frames go out one by one.
 func TestPackingWithoutMemory(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 1))

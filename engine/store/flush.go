@@ -68,18 +68,21 @@ func (s *Segment) mayStart() bool {
 func (s *Segment) take(sh *shard) *flush {
 	f := sh.spareFlush()
 	f.seg = s
+	// Not all at once: while the device has one half, the other is answered and what
+	// follows it made ready.
+	most := min(gatherBytes, max(int(s.store.opts.OverlapBytes), int(s.queued+s.aloft)/2+disk.Block))
 	first := s.dequeue()
 	f.appends = append(f.appends, first)
 	total := packed(first)
 	for s.queue.len() > 0 && s.queue.peek().joins(first) {
-		if total += packed(s.queue.peek()); total > gatherBytes {
+		if total += packed(s.queue.peek()); total > most {
 			break
 		}
 		f.appends = append(f.appends, s.dequeue())
 	}
 	if len(f.appends) > 1 && !first.large() {
 		// Without memory to copy them into, each frame is a flush of its own.
-		stage, ok := sh.store.disk.Arena().Alloc(roundUp(min(total, gatherBytes), disk.Block))
+		stage, ok := sh.store.disk.Arena().Alloc(roundUp(min(total, most), disk.Block))
 		if ok {
 			f.stage = stage
 		} else {

@@ -196,10 +196,18 @@ func (sh *shard) markReady(s *Segment) {
 	}
 }
 
-// pump starts every flush that may start now. It is entered and left with mu held
-// and releases it around copies and system calls. When somebody else is in pump,
-// that one looks again before it leaves. lead says that the caller will reap.
+// pump starts every flush that may start now, and answers what is due. It is entered and
+// left with mu held and releases it around copies and system calls. When somebody else
+// is in pump, that one looks again before it leaves. lead says that the caller will reap.
 func (sh *shard) pump(lead bool) {
+	sh.launch(lead)
+	for sh.deliver() {
+		sh.launch(lead) // what those who were answered sent
+	}
+}
+
+// launch is pump without the answers.
+func (sh *shard) launch(lead bool) {
 	if sh.submitting {
 		return
 	}
@@ -235,7 +243,6 @@ func (sh *shard) pump(lead bool) {
 	if started && !lead && !sh.reaping {
 		sh.wakeResident()
 	}
-	sh.deliver()
 }
 
 // choose moves what may start from the ready segments to starting. mu is held.
@@ -347,13 +354,15 @@ func (sh *shard) advance(s *Segment) {
 }
 
 // deliver answers what is due, in order: one goroutine at a time, which goes on
-// until nothing is left. It is entered and left with mu held.
-func (sh *shard) deliver() {
+// until nothing is left, and reports whether there was anything. It is entered and left
+// with mu held.
+func (sh *shard) deliver() (any bool) {
 	if sh.delivering {
-		return
+		return false
 	}
 	sh.delivering = true
 	for len(sh.acks) > 0 || len(sh.moved) > 0 {
+		any = true
 		sh.acking, sh.acks = sh.acks, sh.acking[:0]
 		sh.telling, sh.moved = sh.moved, sh.telling[:0]
 		sh.mu.Unlock()
@@ -369,6 +378,7 @@ func (sh *shard) deliver() {
 	}
 	sh.delivering = false
 	sh.idle.Broadcast()
+	return any
 }
 
 // giveUp answers everything queued on a copy that failed, behind what was in
