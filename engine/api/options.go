@@ -20,7 +20,7 @@ type ProducerOptions struct {
 	Linger time.Duration
 	// MaxInFlight is how many batches of one range are on their way at a time; 0 means 5.
 	MaxInFlight int
-	// Codec compresses batches: record.None, record.S2 or record.Zstd.
+	// Codec compresses batches: None, S2 or Zstd.
 	Codec Codec
 	// NotIdempotent gives up the recognition of repeats and of gaps.
 	NotIdempotent bool
