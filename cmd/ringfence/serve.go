@@ -188,8 +188,6 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return errors.Join(usageError{err}, d.engine.Close())
 	}
-	opened := d.engine.Opened()
-	log.Info("opened", "dir", dir, "io", opened.IO.Engine, "before", opened.Stop, "recovered", opened.Recovered, "damaged", len(opened.Damaged), "took", opened.Took)
 	return d.run(cmd.Context())
 }
 

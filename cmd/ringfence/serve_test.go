@@ -178,7 +178,7 @@ func TestServe(t *testing.T) {
 	}
 	again := serveIt(t, "--data-dir", dir)
 	again.address(t)
-	if got := again.find(t, `msg=opened .* before=(\S+)`); got != "clean" {
+	if got := again.find(t, `msg=opened .* stop=(\S+)`); got != "clean" {
 		t.Errorf("stopped %s", got)
 	}
 }
