@@ -63,7 +63,12 @@ Follow through a server (--server), or link the engine.`,
   ringfence consume logs --server 10.0.0.7:4040 --group billing --member billing-1 --follow
   ringfence consume logs --from 2024-05-01T12:00:00Z --max 100`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.consume(cmd.Context(), args[0], f) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("from") && strings.TrimSpace(f.from) == "" {
+				return usageError{errors.New("--from is blank: leave it out, or say from where")}
+			}
+			return a.consume(cmd.Context(), args[0], f)
+		},
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.group, "group", "", "keep the position under this name")

@@ -42,7 +42,7 @@ func TestConsumeFrom(t *testing.T) {
 	if got := ok(t, "", in("--format", "raw")...); got != strings.ReplaceAll(text, "\n", "") {
 		t.Errorf("raw: %d bytes", len(got))
 	}
-	for _, bad := range []string{"yesterday", "12:30", m[1][:len(m[1])-3], m[1] + "AAAA", strings.Repeat("A", 1<<20)} {
+	for _, bad := range []string{"", "yesterday", "12:30", m[1][:len(m[1])-3], m[1] + "AAAA", strings.Repeat("A", 1<<20)} {
 		if r := ringfence(t, "", in("--from", bad)...); r.code != exitUsage || r.out != "" {
 			t.Errorf("--from %.30q: exit %d, %.200s", bad, r.code, r.err)
 		}
