@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -74,7 +75,8 @@ every row several times, floor and engine in turn, and the medians.`,
 		},
 	}
 	a.benchFlags(cmd, &f)
-	cmd.Flags().IntVar(&f.ahead, "ahead", f.inFlight, "batches each worker has waiting behind those in flight (default: as many as in flight)")
+	cmd.Flags().IntVar(&f.ahead, "ahead", f.inFlight, "batches each worker has waiting behind those in flight")
+	cmd.Flags().Lookup("ahead").DefValue = "as many as in flight"
 	return cmd
 }
 
@@ -222,6 +224,9 @@ func (f benchFlags) check(given func(string) bool) error {
 // directory by default: that is often memory.
 func (a *app) benchDir(f benchFlags) (string, error) {
 	if f.dir != "" {
+		if _, err := os.Stat(f.dir); errors.Is(err, fs.ErrNotExist) {
+			return "", notFound{fmt.Errorf("--dir: %w", err)}
+		}
 		return f.dir, nil
 	}
 	if _, set := a.env(dataDirVar); a.dataDirGiven() || set {

@@ -70,6 +70,13 @@ func TestBenchFillAndKill(t *testing.T) {
 	}
 }
 
+// A directory that is not there has a code of its own, and what to do about it.
+func TestMeasureNowhere(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "none")
+	fails(t, exitNotFound, nowhere, "", "bench", "append", "--dir", nowhere)
+	fails(t, exitNotFound, "mkdir", "", "doctor", "--data-dir", nowhere)
+}
+
 func TestDoctor(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

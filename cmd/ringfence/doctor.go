@@ -67,7 +67,11 @@ func (a *app) doctor(ctx context.Context, seconds float64) error {
 	r.Findings = append(r.Findings, engine)
 	if seconds > 0 {
 		if r.Floors, err = a.measureFloors(ctx, dir, seconds); err != nil {
-			return err
+			if ctx.Err() != nil {
+				return err
+			}
+			// What was found without measuring is worth saying all the same.
+			return errors.Join(a.report(r, func() { a.printDoctor(r) }), err)
 		}
 		r.Findings = append(r.Findings, floorFindings(r.Floors)...)
 	}
@@ -78,7 +82,11 @@ func (a *app) doctor(ctx context.Context, seconds float64) error {
 // know a place before there is data is what doctor is for.
 func (a *app) doctorDir() (string, error) {
 	if _, set := a.env(dataDirVar); a.dataDirGiven() || set {
-		return a.resolveDataDir(false)
+		dir, err := a.resolveDataDir(false)
+		if errors.As(err, new(notFound)) {
+			return "", notFound{fmt.Errorf("%w, and so does mkdir", err)}
+		}
+		return dir, err
 	}
 	return os.Getwd()
 }
@@ -184,7 +192,7 @@ func (a *app) measureFloors(ctx context.Context, dir string, seconds float64) (f
 // floorFindings reads the measurements: the cost of a flush and what recycling is worth.
 func floorFindings(floors []bench.Floor) (fs []finding) {
 	small, written, grown := floors[0], floors[2], floors[3]
-	f := finding{What: "a durable 4 KiB write", Found: fmt.Sprintf("%s at the median, %s in a hundred", timeText(small.Latency.P50), timeText(small.Latency.P99))}
+	f := finding{What: "a durable 4 KiB write", Found: fmt.Sprintf("%s at the median, one in a hundred takes %s", timeText(small.Latency.P50), timeText(small.Latency.P99))}
 	switch {
 	case small.Latency.P50 > 5*time.Millisecond:
 		f.Advice = "this device flushes slowly (a hard disk, or a network volume): send larger batches, or many at once, and share its flushes"
