@@ -22,6 +22,8 @@ func about(topic string, rng int64, err error) error {
 	switch {
 	case errors.Is(err, cp.ErrNoSuchTopic):
 		err = fmt.Errorf("%w: create it first", err)
+	case errors.Is(err, cp.ErrRangeSealed):
+		err = fmt.Errorf("%w: it was split or merged, and other ranges have its keys", err)
 	case errors.Is(err, ErrInvalidTopicName):
 		err = api.InvalidName(err)
 	}

@@ -46,7 +46,7 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	}
 	c, err := client.Dial(ctx, addr, o)
 	if err != nil {
-		return howToConnect(addr, err)
+		return howToLogIn(o, howToConnect(addr, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return f(ctx, remoteLog{c})
@@ -63,7 +63,7 @@ func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Co
 	}
 	c, err := client.DialShm(ctx, path, o)
 	if err != nil {
-		return err
+		return howToLogIn(o, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return f(ctx, remoteLog{c})
@@ -93,6 +93,14 @@ func howToConnect(addr string, err error) error {
 		return fmt.Errorf("%w: the server wants a certificate of its authority: give --client-cert and --client-key", err)
 	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://"):
 		return fmt.Errorf("%w: does it speak TLS? Then the address is tls://%s", err, addr)
+	}
+	return err
+}
+
+// howToLogIn adds how to be somebody for a server that wants to know who it is.
+func howToLogIn(o client.Options, err error) error {
+	if errors.Is(err, client.ErrRefused) && o.User == "" && o.Password == "" {
+		return fmt.Errorf("%w: give --user and --password-file, or set RINGFENCE_USER and RINGFENCE_PASSWORD, or RINGFENCE_TOKEN", err)
 	}
 	return err
 }

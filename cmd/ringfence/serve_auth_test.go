@@ -53,7 +53,7 @@ func TestServeFirstStart(t *testing.T) {
 	}
 	list := append(at(s), "topic", "ls")
 	as(t, "", "")
-	fails(t, exitDenied, "it wants credentials", "", list...)
+	fails(t, exitDenied, "give --user", "", list...)
 	as(t, adminName, "not "+password)
 	fails(t, exitDenied, "user or secret is wrong", "", list...)
 	as(t, adminName, password)

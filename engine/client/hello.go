@@ -110,7 +110,7 @@ func (c *Client) authenticate(nc net.Conn, in *bufio.Reader, mechanisms []string
 	}
 	switch {
 	case m.Mechanism == "certificate" && !slices.Contains(mechanisms, m.Mechanism), m.Mechanism == "password" && c.opts.Password == "":
-		return fmt.Errorf("%w: it wants credentials: set Options.User and Options.Password", ErrRefused)
+		return fmt.Errorf("%w: it wants credentials, a user with a password or a token", ErrRefused)
 	case !slices.Contains(mechanisms, m.Mechanism):
 		return fmt.Errorf("%w: it takes %q to log in, not a %s", ErrRefused, mechanisms, m.Mechanism)
 	}
