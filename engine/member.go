@@ -98,6 +98,9 @@ func (b *backend) CommitRanges(ctx context.Context, topic, group, cursor string,
 // FenceGroup makes a group if there is none, and has commits of lower generations refused
 // from now on.
 func (b *backend) FenceGroup(ctx context.Context, topic, group string, generation uint64) error {
+	if err := api.CheckGroup(group); err != nil {
+		return err
+	}
 	return b.groupCommand(ctx, topic, cp.FenceGroup{Group: group, Topic: topic, Generation: generation})
 }
 

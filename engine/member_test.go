@@ -61,6 +61,7 @@ func TestL01_MemberStopsAtTheEndOfItsRange(t *testing.T) {
 		return c
 	}
 	fill()
+	is(t, b.FenceGroup(within(t), "t", "\u009b2J", 1<<32), ErrInvalidGroup)
 	must(t, b.FenceGroup(within(t), "t", "g", 1<<32))
 	root := member("", 0)
 	if n, finished, _ := drainShare(t, root); n != 20 || finished != nil {

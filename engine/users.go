@@ -114,6 +114,9 @@ func (e *Engine) CreateToken(ctx context.Context, user string, o TokenOptions) (
 	if _, err := e.user(ctx, user); err != nil {
 		return t, "", err
 	}
+	if err := api.CheckTokenName(o.Name); err != nil {
+		return t, "", ofUser(user, err)
+	}
 	b := make([]byte, len(cp.TokenID{})+tokenSecretLen)
 	rand.Read(b) // never fails
 	token := cp.Token{Sum: sha256.Sum256(b[len(cp.TokenID{}):]), Name: o.Name, Created: e.millis()}

@@ -82,10 +82,13 @@ func TestUserAdministration(t *testing.T) {
 	}
 	orders := Grant{Kind: cp.OnTopic, Op: cp.Produce, Pattern: "orders*"}
 	is("name", e.PutUser(ctx, "a\n", "long enough for it", UserOptions{}), ErrInvalidUser)
+	is("name", e.PutUser(ctx, "\u009b2J", "long enough for it", UserOptions{}), ErrInvalidUser)
 	is("short", e.PutUser(ctx, "alice", "short", UserOptions{}), ErrInvalidPassword)
 	is("grant", e.PutUser(ctx, "alice", "", UserOptions{Grants: []Grant{{}}}), ErrInvalidGrant)
 	is("absent", e.PutUser(ctx, "alice", "", UserOptions{Replace: true}), ErrNoSuchUser)
 	is("put", e.PutUser(ctx, "alice", "long enough for it", UserOptions{Grants: []Grant{orders}}), nil)
+	_, _, err := e.CreateToken(ctx, "alice", TokenOptions{Name: "\u009b2J"})
+	is("token", err, ErrInvalidToken)
 	is("twice", e.PutUser(ctx, "alice", "", UserOptions{}), ErrUserExists)
 	is("put", e.PutUser(ctx, "bob", "", UserOptions{}), nil)
 	is("quota", e.SetQuota(ctx, "alice", Quota{Records: 5}), nil)

@@ -38,10 +38,18 @@ const (
 
 // CheckUser refuses what cannot be a user's name.
 func CheckUser(name string) error {
-	if cp.ValidName(name) {
+	if validName(name) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrInvalidUser, whatNamesHave)
+}
+
+// CheckTokenName refuses what cannot be the name of a token; "" is none.
+func CheckTokenName(name string) error {
+	if name == "" || validName(name) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrInvalidToken, whatNamesHave)
 }
 
 // CheckPassword refuses what cannot be a user's password; "" is none.
@@ -63,7 +71,7 @@ func CheckGrants(grants ...Grant) error {
 }
 
 func checkGrant(g Grant) error {
-	if g.Valid() {
+	if g.Valid() && printable(g.Pattern) {
 		return nil
 	}
 	ops := g.Kind.Operations()
