@@ -91,7 +91,7 @@ func howToConnect(addr string, err error) error {
 		return fmt.Errorf("%w: name the authority of the server's certificate with --server-ca", err)
 	case errors.As(err, &alert):
 		return fmt.Errorf("%w: the server wants a certificate of its authority: give --client-cert and --client-key", err)
-	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://"):
+	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://") && !strings.HasPrefix(addr, "unix:"):
 		return fmt.Errorf("%w: does it speak TLS? Then the address is tls://%s", err, addr)
 	}
 	return err

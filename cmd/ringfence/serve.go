@@ -87,7 +87,7 @@ machines reach it takes --insecure as well.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.config, "config", "", "file of settings")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:4040", "address for clients; \"\" for none")
-	fl.StringVar(&f.socket, "socket", "", "Unix socket for clients of this host")
+	fl.StringVar(&f.socket, "socket", "", "Unix socket for clients of this host, who speak no TLS there")
 	fl.StringVar(&f.shm, "shm", "", "Unix socket for programs of this host that share memory with the server")
 	fl.UintSliceVar(&f.shmUIDs, "shm-uids", nil, "users, by number, whose programs may; with neither of these two the server's own")
 	fl.UintSliceVar(&f.shmGIDs, "shm-gids", nil, "groups whose programs may")
@@ -135,7 +135,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err := checkIO(a.engine); err != nil {
 		return err
 	}
-	tlsConfig, err := f.tls()
+	tlsConfig, err := f.tls(log)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ type Options struct {
 	// User is a token. Without either the certificate of TLS says who this is.
 	User, Password string
 	// TLS configures TLS, and asks for it where the address does not. ServerName is the
-	// address's host if it is empty.
+	// address's host if it is empty. There is none on a Unix socket, which does not leave
+	// the host.
 	TLS *tls.Config
 	// DialTimeout bounds one attempt to connect, the hello included; 0 means 10 s.
 	DialTimeout time.Duration

@@ -91,7 +91,7 @@ func (c *conn) serve() {
 	c.enterBy = time.Now().Add(c.s.opts.LoginTimeout)
 	c.readUntil(c.enterBy)
 	ctx, stop := context.WithDeadline(c.ctx, c.enterBy)
-	nc, err := c.s.secured(ctx, c.nc, c.peer != nil)
+	nc, err := c.s.secured(ctx, c.nc)
 	stop()
 	if err != nil {
 		c.s.count.cutOff.Add(1)

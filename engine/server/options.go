@@ -17,7 +17,8 @@ import (
 type Options struct {
 	// Name is the server's name and version, for clients to log.
 	Name string
-	// TLS, if set, is what every connection speaks from its first byte on.
+	// TLS, if set, is what every connection speaks from its first byte on, but for those
+	// over Unix sockets, which do not leave the host.
 	TLS *tls.Config
 	// Authenticate checks who a client is; nil lets everybody in. ctx ends with the time
 	// that a client has to log in. A *wire.Error is sent; what another error says is

@@ -150,7 +150,7 @@ func (s *Server) admitAs(nc net.Conn, peer *shm.Peer) {
 		if s.closing.Load() {
 			code = wire.CodeShuttingDown
 		}
-		s.turnAway(nc, refusal(code, "%s", reason), s.opts.TLS == nil || peer != nil)
+		s.turnAway(nc, refusal(code, "%s", reason), s.plain(nc))
 		return
 	}
 	s.lastID++
@@ -252,10 +252,17 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
+// plain says whether a connection speaks without TLS: what goes over a Unix socket does not
+// leave the host.
+func (s *Server) plain(nc net.Conn) bool {
+	_, local := nc.(*net.UnixConn)
+	return local || s.opts.TLS == nil
+}
+
 // secured is the connection to speak on: nc itself, or TLS over it once both sides have
 // shaken hands.
-func (s *Server) secured(ctx context.Context, nc net.Conn, plain bool) (net.Conn, error) {
-	if s.opts.TLS == nil || plain {
+func (s *Server) secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
+	if s.plain(nc) {
 		return nc, nil
 	}
 	t := tls.Server(nc, s.opts.TLS)
