@@ -300,9 +300,29 @@ func TestServeTLS(t *testing.T) {
 	if name, err := dial(pair); name != "first" || err != nil {
 		t.Errorf("with half of a change on disk served %q, %v", name, err)
 	}
+	s.find(t, `level=ERROR (msg="the certificate cannot be read again[^"]*" error=.*`+regexp.QuoteMeta(key)+`)`)
 	_, _, second := certificates(t, at, "second")
 	pool = second
 	waitFor("the new certificate is not served", func() bool { name, _ := dial(pair); return name == "second" })
+	s.find(t, `(msg="the certificate has changed")`)
+}
+
+// TLS is for those who come over a network. On this host's sockets they come without, and
+// log in as all others.
+func TestServeTLSAndSockets(t *testing.T) {
+	cert, key, _ := certificates(t, t.TempDir(), "server")
+	at := t.TempDir()
+	socket, shared := filepath.Join(at, "socket"), filepath.Join(at, "shared")
+	s := serveIt(t, "--data-dir", filepath.Join(t.TempDir(), "d"), "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert,
+		"--socket", socket, "--shm", shared, "--admin-password-file", secretFile(t, "correct horse battery"))
+	over := s.address(t)
+	for _, addr := range []string{"unix:" + socket, "unix:" + shared} {
+		as(t, "", "")
+		fails(t, exitDenied, "credentials", "", "topic", "ls", "--server", addr)
+		as(t, adminName, "correct horse battery")
+		ok(t, "", "topic", "ls", "--server", addr)
+	}
+	fails(t, exitFailed, "does it speak TLS", "", "topic", "ls", "--server", over)
 }
 
 // certificates writes a self-signed certificate for localhost and its key.
