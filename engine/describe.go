@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,7 +123,7 @@ func (e *Engine) describe(name string, aside []string) (d TopicDetail, err error
 			d.Segments++
 			d.Records += s.Records - min(s.Lost, s.Records)
 			d.Bytes += s.Bytes
-			if s.Lost > s.GivenUp || e.whyLost(ids[d.Segments-1]) != nil {
+			if s.Lost > s.GivenUp || e.isDamaged(ids[d.Segments-1]) {
 				d.Damaged++
 			}
 		}
@@ -167,6 +168,20 @@ func (e *Engine) measure(id fence.SegmentID, r *RangeInfo, s *SegmentInfo) {
 	}
 }
 
+// isDamaged says whether a segment is known to be damaged, but for what is on record in
+// its file.
+func (e *Engine) isDamaged(id fence.SegmentID) bool {
+	if e.whyLost(id) != nil {
+		return true
+	}
+	seg, err := e.store.Segment(id)
+	if err != nil {
+		return false
+	}
+	_, found := seg.Found()
+	return found != nil
+}
+
 // assess adds what is known to be wrong with a segment.
 func (e *Engine) assess(id fence.SegmentID, s *SegmentInfo) {
 	if e.isGivenUp(id) {
@@ -197,6 +212,12 @@ func (e *Engine) assess(id fence.SegmentID, s *SegmentInfo) {
 			note += ", and their loss was accepted"
 		}
 		notes = append(notes, note)
+	}
+	listed := func(at int64) bool {
+		return slices.ContainsFunc(holes, func(h segfile.Hole) bool { return h.Position <= at && at <= h.Position+h.Length })
+	}
+	if at, err := seg.Found(); err != nil && !listed(at) {
+		notes = append(notes, err.Error())
 	}
 	for _, f := range e.report.Faulty {
 		if f.ID == id {

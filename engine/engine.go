@@ -34,6 +34,7 @@ const commandTimeout = 10 * time.Second
 // for concurrent use.
 type Engine struct {
 	dir     string
+	tree    string // the absolute path of its log, for messages
 	opts    Options
 	log     *slog.Logger
 	disk    disk.Disk // the store's once there is one
@@ -115,6 +116,9 @@ func Open(dir string, o Options) (*Engine, error) {
 		hasher: newHasher(), members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1), scratches: newScratches(),
 	}
 	e.idle = sync.NewCond(&e.mu)
+	if e.tree, err = filepath.Abs(filepath.Join(dir, "log")); err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
 	if err := e.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, fromHost(err)), e.release())
 	}
@@ -186,7 +190,7 @@ func (e *Engine) openStore(may func() error) (rec *store.Recovery, err error) {
 	d := e.disk
 	e.disk = nil // the store closes it
 	e.store, rec, err = store.Open(d, store.Options{
-		Shards: e.opts.Shards, SegmentBytes: e.opts.SegmentBytes, PoolBytes: e.opts.PoolBytes,
+		Dir: e.tree, Shards: e.opts.Shards, SegmentBytes: e.opts.SegmentBytes, PoolBytes: e.opts.PoolBytes,
 		QueueBytes: int64(e.opts.ArenaBytes), ReserveBytes: e.opts.ReserveBytes, SpaceEvery: e.opts.spaceEvery,
 		Now: e.opts.now, FenceID: e.dice, Logger: e.log, May: may,
 	}, e.opts.Progress)

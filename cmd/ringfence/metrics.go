@@ -51,6 +51,7 @@ var allMetrics = []metric{
 	counter("flushes_total", "Durable writes.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Flushes) }),
 	counter("flush_bytes_total", "Bytes of durable writes, padding included.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.FlushBytes) }),
 	counter("storage_failures_total", "Writes that failed; each closes its segment.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Failures) }),
+	counter("damage_total", "Damaged stretches that were met in files of segments, each once: when they were opened, checked behind the start, or read.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Damages) }),
 	counter("changed_frames_total", "Frames in memory of their producers that were changed while they were written.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Changed) }),
 	counter("void_frames_total", "Frames that were not stored for that: those, and what their producers sent behind them.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Voided) }),
 	counter("fences_total", "Segments that were closed.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Fences) }),

@@ -16,7 +16,8 @@ func (a *app) topicLsCommand() *cobra.Command {
 		Use:   "ls",
 		Short: "List the topics",
 		Long: `List the topics. DAMAGE counts the segments of which records are known to be
-unreadable, with no loss accepted, and the files that were set aside in
+unreadable, with no loss accepted, also those where a read met damage since the data
+directory was opened, and the files that were set aside in
 DATA_DIR/log/quarantine because the metadata does not know them; 'topic describe' says
 more, and 'segment verify' finds what nobody has read yet.`,
 		Args: cobra.NoArgs,

@@ -71,8 +71,9 @@ type SegmentInfo struct {
 	File     string // in the log directory
 	Missing  bool   // the disk has no file that could be it: it was removed, or is damaged
 
-	// Damage says what was found wrong with it when it was opened or closed, "" for
-	// nothing; what was damaged inside it later only reads tell. Lost are the records that cannot be read for it, GivenUp
+	// Damage says what was found wrong with it when it was opened, closed or read, "" for
+	// nothing; what nobody has read since is not known. Lost
+	// are the records that cannot be read for it, as far as that is on record, GivenUp
 	// those of them whose loss was accepted: reads skip these and fail at the others.
 	Damage        string
 	Lost, GivenUp uint64

@@ -265,6 +265,6 @@ func (f *fifo[T]) unpop(xs []T) {
 type counters struct {
 	appends, records, duplicates      atomic.Uint64
 	flushes, flushBytes, payloadBytes atomic.Uint64
-	failures                          atomic.Uint64
+	failures, damages                 atomic.Uint64
 	changed, voided                   atomic.Uint64
 }

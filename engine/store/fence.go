@@ -68,6 +68,7 @@ func (s *Segment) fence() (fence.End, error) {
 		if !errors.Is(err, ErrDamaged) {
 			err = storageError(err)
 		}
+		s.note(err)
 		err = s.wrap(err)
 	}
 	sh.mu.Lock()

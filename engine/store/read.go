@@ -85,6 +85,14 @@ func (s *Segment) ScanTime(ms int64) (*Scanner, error) {
 // until the following call. io.EOF says that there is nothing more below the commit
 // mark now; on a fenced segment that is for good. ErrDamaged names file and byte.
 func (sc *Scanner) Next() (*record.Batch, error) {
+	b, err := sc.step()
+	if err != nil {
+		sc.seg.note(err)
+	}
+	return b, err
+}
+
+func (sc *Scanner) step() (*record.Batch, error) {
 	s := sc.seg
 	for {
 		commit := s.commit.Load()
@@ -387,7 +395,7 @@ func (sc *Scanner) open() (disk.File, error) {
 }
 
 func (sc *Scanner) damaged(pos int64, err error) error {
-	return sc.seg.wrap(fmt.Errorf("%w at byte %d: %w", ErrDamaged, pos, err))
+	return sc.seg.wrap(&DamageError{File: sc.seg.path(), Byte: pos, Err: err})
 }
 
 // isPadding says whether b starts with the zeros behind a flush's last frame.

@@ -176,6 +176,7 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	}
 	switch {
 	case o.damaged != nil:
+		s.count.damages.Add(1)
 		rec.Damaged = append(rec.Damaged, *o.damaged)
 	case o.unknown != nil:
 		rec.Unknown = append(rec.Unknown, *o.unknown)
@@ -189,6 +190,7 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	default:
 		rec.Fenced++
 	}
+	s.count.damages.Add(uint64(len(o.faults)))
 	for _, f := range o.faults {
 		s.log.Error("segment file can be read, but is damaged", "file", f.File, "byte", f.Byte, "why", f.Reason)
 		rec.Faulty = append(rec.Faulty, FileNote{File: f.File, ID: o.seg.meta.ID, Err: f})
@@ -304,7 +306,9 @@ func (s *Store) checkFooters() {
 			continue // deleted meanwhile
 		}
 		if r := seg.reader.Load(); r != nil {
-			if err := s.checkFooter(r); err != nil {
+			if err := s.checkFooter(r); errors.Is(err, segfile.ErrDamaged) {
+				seg.note(fmt.Errorf("%w: %w", ErrDamaged, err))
+			} else if err != nil {
 				s.log.Error("cannot check the footer of a segment file", "file", seg.name, "err", err)
 			}
 		}
@@ -320,6 +324,7 @@ func (s *Store) checkFooter(r *segfile.Reader) error {
 	if rerr := segfile.RepairFooter(s.disk, r.Name()); rerr != nil {
 		return errors.Join(err, rerr)
 	}
+	s.count.damages.Add(1)
 	s.log.Warn("segment file mended", "file", r.Name(), "why", err)
 	return nil
 }

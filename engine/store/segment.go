@@ -55,6 +55,7 @@ type Segment struct {
 	left    *segfile.Reader                // of a file that an earlier process left open; set once
 	uses    uses
 	tail    tail
+	found   findings
 	watch   *Watch // the topic's
 }
 
@@ -157,7 +158,7 @@ func (s *Segment) tell() { s.watch.Notify() }
 
 // wrap adds the place to an error.
 func (s *Segment) wrap(err error) error {
-	return &SegmentError{Segment: s.meta.ID, Topic: s.meta.Topic, File: s.name, Err: err}
+	return &SegmentError{Segment: s.meta.ID, Topic: s.meta.Topic, File: s.path(), Err: err}
 }
 
 // find returns the position of a frame from which offset is reached by reading on.

@@ -19,6 +19,7 @@ import (
 
 // Options tune a Store; the zero value is production.
 type Options struct {
+	Dir             string        // the path of the tree, for messages
 	Shards          int           // append queues; 0 means 1
 	QueueDepth      int           // flushes in flight of one shard; 0 means 64
 	Flushes         int           // flushes in flight of one segment; 0 means 16
@@ -342,6 +343,7 @@ func (s *Segment) Replay(t *segfile.ProducerTable) error {
 		if errors.Is(err, segfile.ErrDamaged) {
 			err = fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
+		s.note(err)
 		return s.wrap(err)
 	}
 	return nil
@@ -431,6 +433,7 @@ type Stats struct {
 	Flushes, FlushBytes   uint64 // with padding
 	FrameBytes            uint64 // without
 	Duplicates, Failures  uint64
+	Damages               uint64 // damaged stretches that were met in files of segments
 	Changed, Voided       uint64 // frames that were changed while they were written, and those that turned void for it
 	OutOfSpace            bool
 	ArenaBytes, ArenaUsed int
@@ -442,7 +445,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{
 		Appends: c.appends.Load(), Records: c.records.Load(),
 		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
-		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), Changed: c.changed.Load(), Voided: c.voided.Load(), OutOfSpace: s.full.Load(),
+		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), Damages: c.damages.Load(), Changed: c.changed.Load(), Voided: c.voided.Load(), OutOfSpace: s.full.Load(),
 		ArenaBytes: int(s.disk.Arena().Size()), ArenaUsed: int(s.disk.Arena().InUse()),
 	}
 	s.mu.Lock()
