@@ -176,7 +176,7 @@ func (p *servant) cpu() (time.Duration, error) {
 func (p *servant) stop() error {
 	p.in.Close() // it ends with its input
 	if p.over != OverTCP && p.address != "" {
-		defer os.RemoveAll(filepath.Dir(p.address))
+		defer removeAll(filepath.Dir(p.address))
 	}
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("bench: the server's process: %w: %s", err, strings.TrimSpace(p.stderr.String()))
