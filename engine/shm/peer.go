@@ -77,6 +77,9 @@ func (r *Receiver) Read(b []byte) (int, error) {
 	}
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, got, _, _, err := r.ReadMsgUnix(b, oob)
+	if err != nil {
+		return max(n, 0), err // a reader counts nothing then, and this call -1
+	}
 	if msgs, e := unix.ParseSocketControlMessage(oob[:got]); e == nil {
 		for i := range msgs {
 			fds, _ := unix.ParseUnixRights(&msgs[i])

@@ -266,6 +266,19 @@ func TestReceiverKeepsOneDescriptor(t *testing.T) {
 	}
 }
 
+// A connection that is reset is an error like any other reader's.
+func TestReceiverMeetsAReset(t *testing.T) {
+	a, b := sockets(t)
+	r := bufio.NewReader(&Receiver{UnixConn: b})
+	if _, err := b.Write([]byte("never read")); err != nil {
+		t.Fatal(err)
+	}
+	a.Close() // with bytes that were not read
+	if _, err := r.Peek(1); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("reading says %v", err)
+	}
+}
+
 func descriptors(t testing.TB) int {
 	t.Helper()
 	d, err := os.ReadDir("/proc/self/fd")
