@@ -30,11 +30,12 @@ type Server struct {
 	receiving budget // engine memory that waits for frames on their way
 	arenas    budget // memory shared with clients
 
-	closing atomic.Bool
-	quit    chan struct{} // closed with it
-	count   counters
-	storing atomic.Int64   // frames that were sent to the engine and not answered
-	all     sync.WaitGroup // connections
+	closing     atomic.Bool
+	quit        chan struct{} // closed with it
+	count       counters
+	toldRefused atomic.Int64   // when a refusal to share memory was last told to everybody, in nanoseconds
+	storing     atomic.Int64   // frames that were sent to the engine and not answered
+	all         sync.WaitGroup // connections
 
 	mu        sync.Mutex // guards the rest; innermost
 	listeners map[net.Listener]struct{}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/shm"
@@ -81,7 +82,12 @@ func (s *Server) admitPeer(nc net.Conn) {
 		return
 	}
 	s.count.shared.refused.Add(1)
-	s.log.Warn("connection for shared memory refused", "uid", peer.UID, "gid", peer.GID, "pid", peer.PID, "reason", reason)
+	// Whoever may not share memory may still try, as often as he likes: the log is not his.
+	level, now, last := slog.LevelDebug, time.Now().UnixNano(), s.toldRefused.Load()
+	if now-last >= int64(auditEvery) && s.toldRefused.CompareAndSwap(last, now) {
+		level = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, "connection for shared memory refused", "uid", peer.UID, "gid", peer.GID, "pid", peer.PID, "reason", reason)
 	s.turnAway(nc, &wire.Error{Code: wire.CodePermissionDenied, Detail: reason}, true)
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -303,6 +304,41 @@ func TestI08WhoMayShareMemory(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who may not share memory and comes again and again does not fill the log.
+func TestI08RefusalsAreToldNowAndThen(t *testing.T) {
+	var log locked
+	w := newSharedWorld(t, Options{Sharing: Sharing{UIDs: []uint32{uint32(os.Geteuid()) + 1}}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	start := time.Now()
+	const times = 200
+	for range times {
+		c := w.dialShared()
+		c.next()
+		c.nc.Close()
+	}
+	told, most := strings.Count(log.String(), "connection for shared memory refused"), 1+int(time.Since(start)/auditEvery)
+	if n := w.server.Stats().Shared.Refused; n != times || told < 1 || told > most {
+		t.Errorf("%d refusals were told %d times, at most %d", n, told, most)
+	}
+}
+
+// locked is a buffer that many write to.
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // One client has taken all of its memory and sends nothing, others come until there is no
