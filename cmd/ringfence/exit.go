@@ -29,6 +29,7 @@ const (
 	exitForeign     = 9
 	exitUnproven    = 10
 	exitDenied      = 11
+	exitUnreachable = 12
 	exitRefused     = 78
 	exitInterrupted = 130
 )
@@ -48,7 +49,8 @@ var exitCodes = []struct {
 	{exitIncomplete, "the file is an open segment with an incomplete tail, as a crash leaves it; opening the data directory recovers it"},
 	{exitForeign, "the file is not a segment file, belongs to another place, or was written by a newer version"},
 	{exitUnproven, "a demo or benchmark ran, and its result is not what it must be"},
-	{exitDenied, "the server does not let this user in, or the user may not do this"},
+	{exitDenied, "the server does not let this user in, now or at all, or the user may not do this"},
+	{exitUnreachable, "the server cannot be reached, or takes no requests"},
 	{exitRefused, "serve refuses to start: what it was told would be unsafe, or is not complete"},
 	{exitInterrupted, "stopped by SIGINT or SIGTERM; what was acknowledged is stored"},
 }
@@ -61,6 +63,7 @@ type (
 	incomplete struct{ error }
 	unproven   struct{ error }
 	refusal    struct{ error }
+	denied     struct{ error }
 	// told is reported as it is although a signal came.
 	told struct{ error }
 	// silent ends with a code and no message: the report said it all.
@@ -73,6 +76,7 @@ func (e conflict) Unwrap() error   { return e.error }
 func (e incomplete) Unwrap() error { return e.error }
 func (e unproven) Unwrap() error   { return e.error }
 func (e refusal) Unwrap() error    { return e.error }
+func (e denied) Unwrap() error     { return e.error }
 func (e told) Unwrap() error       { return e.error }
 func (e silent) Error() string     { return fmt.Sprintf("exit code %d", e.code) }
 
@@ -113,6 +117,7 @@ func exitCode(err error) int {
 		inc   incomplete
 		unp   unproven
 		ref   refusal
+		den   denied
 	)
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -139,7 +144,7 @@ func exitCode(err error) int {
 		engine.ErrInvalidBits, engine.ErrInvalidPolicy, engine.ErrInvalidGroup,
 		engine.ErrInvalidUser, engine.ErrInvalidPassword, engine.ErrInvalidGrant, engine.ErrInvalidToken):
 		return exitUsage
-	case is(client.ErrRefused):
+	case errors.As(err, &den), is(client.ErrRefused):
 		return exitDenied
 	case is(engine.ErrLocked, disk.ErrLocked):
 		return exitLocked
@@ -153,6 +158,8 @@ func exitCode(err error) int {
 		return exitNotFound
 	case errors.As(err, &con), is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
+	case is(client.ErrUnavailable):
+		return exitUnreachable
 	}
 	return exitFailed
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/client"
+	"github.com/ringfence/ringfence/engine/wire"
 )
 
 const serverVar = "RINGFENCE_SERVER"
@@ -63,7 +65,7 @@ func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Co
 	}
 	c, err := client.DialShm(ctx, path, o)
 	if err != nil {
-		return howToLogIn(o, err)
+		return howToLogIn(o, howToConnect("unix:"+path, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return f(ctx, remoteLog{c})
@@ -93,12 +95,19 @@ func howToConnect(addr string, err error) error {
 		return fmt.Errorf("%w: the server wants a certificate of its authority: give --client-cert and --client-key", err)
 	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://") && !strings.HasPrefix(addr, "unix:"):
 		return fmt.Errorf("%w: does it speak TLS? Then the address is tls://%s", err, addr)
+	case strings.HasPrefix(addr, "unix:") && errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: the mode of the socket and of its directory must let this user in; serve makes a shared one with --shm-uids and --shm-gids", err)
+	case errors.Is(err, client.ErrUnavailable):
+		return fmt.Errorf("%w: is 'ringfence serve' running there? The address %s is what --server, --shm, %s or the context in use says", err, addr, serverVar)
 	}
 	return err
 }
 
 // howToLogIn adds how to be somebody for a server that wants to know who it is.
 func howToLogIn(o client.Options, err error) error {
+	if errors.Is(err, wire.CodeRateLimited) {
+		return denied{err} // locked out, or an address that tries too often
+	}
 	if errors.Is(err, client.ErrRefused) && o.User == "" && o.Password == "" {
 		return fmt.Errorf("%w: give --user and --password-file, or set RINGFENCE_USER and RINGFENCE_PASSWORD, or RINGFENCE_TOKEN", err)
 	}

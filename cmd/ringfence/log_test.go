@@ -4,9 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/ringfence/ringfence/engine/client"
 )
 
 // command runs one line and returns what it printed.
@@ -97,13 +102,23 @@ func TestCommandsOverServer(t *testing.T) {
 	}
 }
 
+// A socket that does not let this user in says what would; the test's own user may be
+// one whom no mode keeps out.
+func TestSocketThatKeepsOut(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	err := howToConnect("unix:/run/r/shm", fmt.Errorf("%w: %w", client.ErrUnavailable, dial))
+	if text := err.Error(); !strings.Contains(text, "mode of the socket") || !strings.Contains(text, "--shm-uids and --shm-gids") || exitCode(err) != exitUnreachable {
+		t.Errorf("%d: %s", exitCode(err), text)
+	}
+}
+
 func TestServerThatIsNotThere(t *testing.T) {
 	for _, args := range [][]string{
 		{"topic", "ls", "--server", "127.0.0.1:1"},
 		{"topic", "ls", "--server", "unix:" + filepath.Join(t.TempDir(), "none")},
 	} {
 		code, _, errText := command(t, "", args...)
-		if code != exitFailed || !strings.Contains(errText, args[3][len("unix:"):]) {
+		if code != exitUnreachable || !strings.Contains(errText, "is 'ringfence serve' running there?") || !strings.Contains(errText, args[3][len("unix:"):]) {
 			t.Errorf("%v: %d %s", args, code, errText)
 		}
 	}

@@ -245,7 +245,7 @@ func TestMetricsOfUsersAndGroups(t *testing.T) {
 	for range 5 {
 		fails(t, exitDenied, "user or secret is wrong", "", "topic", "ls")
 	}
-	fails(t, exitFailed, "locked out", "", "topic", "ls")
+	fails(t, exitDenied, "locked out", "", "topic", "ls")
 	as(t, "nobody", "not the password")
 	fails(t, exitDenied, "user or secret is wrong", "", "topic", "ls")
 	_, body := get(t, admin+"/metrics")

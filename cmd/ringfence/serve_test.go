@@ -322,7 +322,7 @@ func TestServeTLSAndSockets(t *testing.T) {
 		as(t, adminName, "correct horse battery")
 		ok(t, "", "topic", "ls", "--server", addr)
 	}
-	fails(t, exitFailed, "does it speak TLS", "", "topic", "ls", "--server", over)
+	fails(t, exitUnreachable, "does it speak TLS", "", "topic", "ls", "--server", over)
 }
 
 // certificates writes a self-signed certificate for localhost and its key.

@@ -43,7 +43,7 @@ func TestProduceThroughSharedMemory(t *testing.T) {
 	if _, err := os.Lstat(socket); err == nil {
 		t.Error("the socket is left behind")
 	}
-	fails(t, exitFailed, socket, "", "produce", "logs", "--shm", socket)
+	fails(t, exitUnreachable, socket, "", "produce", "logs", "--shm", socket)
 }
 
 // A name that is somebody else's is left alone; limits that nothing can work with are

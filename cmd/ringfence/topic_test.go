@@ -175,7 +175,7 @@ func TestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if r := ringfence(t, "", "topic", "ls", "--server", l.Addr().String(), "--timeout", "50ms"); r.code != exitFailed || r.err == "" {
+	if r := ringfence(t, "", "topic", "ls", "--server", l.Addr().String(), "--timeout", "50ms"); r.code != exitUnreachable || r.err == "" {
 		t.Errorf("%+v", r)
 	}
 	if r := ringfence(t, "", "topic", "ls", "--server", l.Addr().String(), "--timeout", "0s"); r.code != exitUsage || !strings.Contains(r.err, "--timeout") {
