@@ -22,7 +22,7 @@ func segmentFiles(t testing.TB, e *Engine, topic string) (paths []string) {
 	for _, r := range d.AllRanges {
 		for _, s := range r.Segments {
 			if s.File != "" {
-				paths = append(paths, filepath.Join(e.dir, "log", s.File))
+				paths = append(paths, s.File)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -149,18 +150,21 @@ func rangeInfo(s *cp.State, r *cp.Range) RangeInfo {
 	return info
 }
 
+// pathOf is where a segment's file is, or would be.
+func (e *Engine) pathOf(id fence.SegmentID) string { return filepath.Join(e.tree, segfile.Name(id)) }
+
 // measure adds what the store knows of a segment.
 func (e *Engine) measure(id fence.SegmentID, r *RangeInfo, s *SegmentInfo) {
 	e.assess(id, s)
 	seg, err := e.store.Segment(id)
 	if s.Missing = e.lost[id] != nil || err != nil && (s.Records > 0 || !s.Active); s.Missing {
-		s.File = segfile.Name(id)
+		s.File = e.pathOf(id)
 		return
 	}
 	if err != nil {
 		return // not written yet
 	}
-	s.File = seg.File()
+	s.File = e.pathOf(id)
 	if s.Active {
 		s.Records = seg.CommitMark() - seg.Base()
 		s.Bytes = seg.Bytes()

@@ -241,7 +241,7 @@ func TestDeleteWhatCannotBeClosed(t *testing.T) {
 	}
 	d, err := e.Describe(within(t), "left")
 	must(t, err)
-	file := filepath.Join(v.data(), "log", d.AllRanges[0].Segments[0].File)
+	file := d.AllRanges[0].Segments[0].File
 	must(t, e.DeleteTopic(within(t), "left"))
 	eventually(t, "the file is gone", func() bool {
 		_, err := os.Stat(file)

@@ -178,7 +178,7 @@ func TestDescribe(t *testing.T) {
 		}
 		for _, r := range d.AllRanges {
 			for _, s := range r.Segments {
-				if _, err := os.Stat(filepath.Join(dir, "log", s.File)); err != nil || s.Missing {
+				if _, err := os.Stat(s.File); err != nil || s.Missing {
 					t.Errorf("segment %d of range %d: %v", s.Seq, r.Seq, err)
 				}
 			}

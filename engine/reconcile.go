@@ -58,7 +58,7 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 			file := segfile.Name(s.ID)
 			known[file] = true
 			if err := foreign[file]; err != nil {
-				e.lose(file, s.ID, fmt.Errorf("%w: file %s: %w: put it back from a copy", ErrDamaged, file, err))
+				e.lose(file, s.ID, fmt.Errorf("%w: file %s: %w: put it back from a copy", ErrDamaged, e.pathOf(s.ID), err))
 			}
 			if s.Phase == cp.Active {
 				open = append(open, s)
@@ -105,13 +105,13 @@ func (e *Engine) compare(s *cp.Segment) {
 			return
 		}
 		why := fmt.Errorf("%w: file %s with %d records is missing: put it back from a copy, or give it up with 'ringfence segment accept-loss'",
-			ErrDamaged, file, s.Length)
+			ErrDamaged, e.pathOf(s.ID), s.Length)
 		e.lose(file, s.ID, errors.Join(why, err))
 		return
 	}
 	if end, _ := seg.Fenced(); end.Offset != s.Start+s.Length || end.Bytes != s.Bytes {
 		e.lose(file, s.ID, fmt.Errorf("%w: file %s ends at offset %d with %d bytes, and was sealed at offset %d with %d bytes: put it back from a copy of the same time",
-			ErrDamaged, file, end.Offset, end.Bytes, s.Start+s.Length, s.Bytes))
+			ErrDamaged, e.pathOf(s.ID), end.Offset, end.Bytes, s.Start+s.Length, s.Bytes))
 	}
 }
 

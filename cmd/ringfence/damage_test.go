@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -53,5 +54,28 @@ func TestDamageThroughAServer(t *testing.T) {
 	}
 	if _, body := get(t, s.adminURL(t)+"/metrics"); !strings.Contains(body, "\nringfence_damage_total 1\n") {
 		t.Errorf("not among the metrics:\n%s", body)
+	}
+}
+
+// The file that topic describe shows can be given to segment verify as it is, which says
+// once what is wrong with it.
+func TestDescribedFileIsVerified(t *testing.T) {
+	dir, _ := filled(t, 100)
+	d := parse[detailReport](t, ok(t, "", "topic", "describe", "t", "--data-dir", dir, "--json"))
+	file := d.All[0].Segments[0].File
+	if out := ok(t, "", "segment", "verify", file); !strings.Contains(out, ": ok, ") {
+		t.Errorf("verified: %s", out)
+	}
+	if text := ok(t, "", "topic", "describe", "t", "--data-dir", dir); !strings.Contains(text, file) || !filepath.IsAbs(file) {
+		t.Errorf("%s is not in %s", file, text)
+	}
+	if err := os.Truncate(file, segfile.DataStart+100); err != nil {
+		t.Fatal(err)
+	}
+	if r := ringfence(t, "", "segment", "verify", file); r.code != exitDamaged || r.err != "" || !strings.HasPrefix(r.out, file+": damaged\n  damage    byte ") {
+		t.Errorf("damaged: %+v", r)
+	}
+	if r := ringfence(t, "", "segment", "verify", file+"x"); r.code != exitNotFound || r.out != "" || strings.Count(r.err, "no such file") != 1 {
+		t.Errorf("not there: %+v", r)
 	}
 }

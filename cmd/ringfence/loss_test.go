@@ -29,7 +29,7 @@ func TestMissingSegmentFile(t *testing.T) {
 	if text := ok(t, "", in("topic", "ls")...); !strings.Contains(text, "DAMAGE") || !strings.Contains(text, "1 segment\n") {
 		t.Errorf("topic ls: %s", text)
 	}
-	if text := ok(t, "", in("topic", "describe", "t")...); !strings.Contains(text, "LOST topics/") || !strings.Contains(text, "segment 1 of range 0: ") ||
+	if text := ok(t, "", in("topic", "describe", "t")...); !strings.Contains(text, "LOST "+file) || !strings.Contains(text, "segment 1 of range 0: ") ||
 		!strings.Contains(text, "reads of 100 records fail") {
 		t.Errorf("topic describe: %s", text)
 	}

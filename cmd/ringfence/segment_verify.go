@@ -56,6 +56,10 @@ type problemReport struct {
 func (a *app) segmentVerify(ctx context.Context, files []string) error {
 	reports := []verifyReport{}
 	var worst error
+	refused := func(err error) bool { // there is nothing to report but the error
+		code := exitCode(err)
+		return err != nil && len(files) == 1 && code != exitDamaged && code != exitIncomplete
+	}
 	for _, file := range files {
 		rep, err := a.verifyOne(ctx, file)
 		if ctx.Err() != nil {
@@ -63,7 +67,7 @@ func (a *app) segmentVerify(ctx context.Context, files []string) error {
 		}
 		r := verifyJSON(file, rep, err)
 		reports = append(reports, r)
-		if !a.json {
+		if !a.json && !refused(err) {
 			a.printVerified(file, rep, err)
 		}
 		if err != nil && (worst == nil || graver(exitCode(err), exitCode(worst))) {
@@ -75,7 +79,7 @@ func (a *app) segmentVerify(ctx context.Context, files []string) error {
 			return err
 		}
 	}
-	if worst != nil && !a.json && len(files) > 1 {
+	if worst != nil && !a.json && !refused(worst) {
 		return silent{exitCode(worst)} // each was explained above
 	}
 	return worst
@@ -137,6 +141,9 @@ func (a *app) printVerified(file string, rep segfile.Report, err error) {
 			plural(rep.Frames, "frame"), plural(rep.Marks, "mark"), rep.Digest)
 	case exitCode(err) == exitIncomplete:
 		a.printf("%s: incomplete: %v; %s before that are whole\n", file, err, plural(rep.Records, "record"))
+	case exitCode(err) == exitDamaged && len(rep.Problems) > 0:
+		a.printf("%s: damaged\n", file)
+		a.printProblems(rep.Problems)
 	default:
 		a.printf("%s: %v\n", file, err)
 		a.printProblems(rep.Problems)

@@ -68,7 +68,7 @@ type SegmentInfo struct {
 	Bytes    uint64
 	SealedAt time.Time
 	OpenedAt time.Time
-	File     string // in the log directory
+	File     string // its absolute path on the host of the data directory
 	Missing  bool   // the disk has no file that could be it: it was removed, or is damaged
 
 	// Damage says what was found wrong with it when it was opened, closed or read, "" for
