@@ -13,6 +13,8 @@ import (
 )
 
 // Backend is the engine as a server sees it.
+//
+// It is for the other packages of this module alone.
 func (e *Engine) Backend() server.Engine { return &backend{Engine: e, sessions: map[session]*lease{}} }
 
 type backend struct {

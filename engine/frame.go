@@ -24,6 +24,8 @@ type Frame struct {
 
 // NewFrame returns memory for a frame of size bytes. It waits for memory until ctx
 // ends.
+//
+// It is for the other packages of this module alone.
 func (p *Producer) NewFrame(ctx context.Context, size int) (*Frame, error) {
 	if most := p.MaxFrame(); size <= record.HeaderSize || size > most {
 		return nil, about(p.name, -1, fmt.Errorf("%w: a frame of %d bytes, at most %d", ErrRecordTooLarge, size, most))
@@ -233,6 +235,8 @@ type FramePage struct {
 // FetchFrames is [Consumer.Fetch] for those who pass frames on: about maxBytes of them,
 // and one at least where there is one. With stored they may come as they lie in a file,
 // where their segment is closed and they are worth it.
+//
+// It is for the other packages of this module alone.
 func (c *Consumer) FetchFrames(maxBytes int, stored bool) (FramePage, error) {
 	c.frames = FramePage{Frames: c.frames.Frames[:0]}
 	c.frameBytes, c.stored = max(maxBytes, 1), stored

@@ -17,6 +17,8 @@ import (
 // mapped and writable as a whole, in whole blocks of disk.Block; what the kernel cannot
 // write from is refused. unregister takes no more loans, waits until all are returned, and
 // then the memory may go.
+//
+// It is for the other packages of this module alone.
 func (e *Engine) Register(mem []byte) (unregister func() error, err error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -56,6 +58,8 @@ func (l *loan) end() {
 //
 // Whoever changes the memory before that may have the frame refused with an ErrChanged,
 // and with it those that were sent behind it.
+//
+// It is for the other packages of this module alone.
 func (p *Producer) Lend(frame []byte, release func()) (*Frame, error) {
 	size, room := len(frame), (len(frame)+disk.Block-1)/disk.Block*disk.Block
 	switch most := p.MaxFrame(); {

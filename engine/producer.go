@@ -135,6 +135,9 @@ type taken struct {
 // durable or failed. It blocks only while the arena has no memory for another
 // batch. done runs on an engine goroutine, in the order of the records of a range;
 // it must not block.
+//
+// What r points to, its Key, Value and Headers, is copied before Append returns, and may
+// be used again.
 func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, error)) error {
 	if done == nil {
 		done = func(Placement, error) {}

@@ -40,6 +40,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Marks map[fence.RangeID]uint32
 
 // MarkOf is the mark of the records of a segment, by its salt, which is random.
+//
+// It is for the other packages of this module alone.
 func MarkOf(salt uint64) uint32 { return max(uint32(salt^salt>>32), 1) }
 
 // EncodeCursor is the text of a position in a topic.

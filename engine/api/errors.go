@@ -94,6 +94,8 @@ func (e *TopicError) Unwrap() error { return e.Err }
 
 // Of adds what it is about to an error: a user, say, and the name. An error that says so
 // already stays as it is.
+//
+// It is for the other packages of this module alone.
 func Of(what, name string, err error) error {
 	if err == nil {
 		return nil

@@ -4,6 +4,8 @@ import "iter"
 
 // Pages visits a list that comes in pages, in the order of the names of its items: next
 // answers those behind a name, and whether there are more. It ends after an error.
+//
+// It is for the other packages of this module alone.
 func Pages[T any](name func(*T) string, next func(after string) (page []T, more bool, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for after := ""; ; {
@@ -27,6 +29,8 @@ func Pages[T any](name func(*T) string, next func(after string) (page []T, more 
 }
 
 // Listed visits a list that is there as a whole, or the reason why it is not.
+//
+// It is for the other packages of this module alone.
 func Listed[T any](list []T, err error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		if err != nil {
@@ -43,6 +47,8 @@ func Listed[T any](list []T, err error) iter.Seq2[T, error] {
 }
 
 // Collect makes a slice of what is visited, nil after an error.
+//
+// It is for the other packages of this module alone.
 func Collect[T any](all iter.Seq2[T, error]) (list []T, err error) {
 	for item, err := range all {
 		if err != nil {

@@ -134,6 +134,9 @@ func (p *Producer) Produce(ctx context.Context, r api.Record) (api.Placement, er
 // durable or failed. It blocks while there is no memory for another batch, or enough
 // of them are waiting. done runs on a goroutine of the producer, in the order of the
 // records of a range; while it blocks, no other does.
+//
+// What r points to, its Key, Value and Headers, is copied before Append returns, and may
+// be used again.
 func (p *Producer) Append(ctx context.Context, r api.Record, done func(api.Placement, error)) error {
 	if done == nil {
 		done = func(api.Placement, error) {}
