@@ -120,6 +120,9 @@ func Open(dir string, o Options) (*Engine, error) {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	if err := e.open(); err != nil {
+		if errors.Is(err, host.ErrLocked) || errors.Is(err, disk.ErrLocked) {
+			err = &inUse{err}
+		}
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, fromHost(err)), e.release())
 	}
 	e.report.Took = time.Since(e.start)

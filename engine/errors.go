@@ -20,8 +20,6 @@ func about(topic string, rng int64, err error) error {
 		return err
 	}
 	switch {
-	case errors.Is(err, cp.ErrNoSuchTopic):
-		err = fmt.Errorf("%w: create it first", err)
 	case errors.Is(err, cp.ErrRangeSealed):
 		err = fmt.Errorf("%w: it was split or merged, and other ranges have its keys", err)
 	case errors.Is(err, ErrInvalidTopicName):
@@ -29,6 +27,13 @@ func about(topic string, rng int64, err error) error {
 	}
 	return &TopicError{Topic: topic, Range: rng, Err: fromHost(err)}
 }
+
+// inUse is an ErrLocked that says so once: which of a directory's locks it was matters
+// to nobody.
+type inUse struct{ cause error }
+
+func (e *inUse) Error() string   { return ErrLocked.Error() }
+func (e *inUse) Unwrap() []error { return []error{ErrLocked, e.cause} }
 
 // fromHost gives an error of the metadata its meaning for callers.
 func fromHost(err error) error {

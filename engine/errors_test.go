@@ -22,8 +22,8 @@ func TestTopicErrorNamesTheTopicOnce(t *testing.T) {
 		is   error
 		want string
 	}{
-		{inner, -1, ErrNoSuchTopic, `topic "a": no such topic: create it first`},
-		{about("a", -1, inner), -1, ErrNoSuchTopic, `topic "a": no such topic: create it first`},
+		{inner, -1, ErrNoSuchTopic, `topic "a": no such topic`},
+		{about("a", -1, inner), -1, ErrNoSuchTopic, `topic "a": no such topic`},
 		{cp.ErrTopicExists, -1, ErrTopicExists, `topic "a": topic exists already`},
 		{cp.ErrInvalidName, -1, ErrInvalidTopicName, `topic "a": invalid topic name: it has 1 to 255 letters, digits, '.', '_' and '-', and is neither '.' nor '..'`},
 		{seg, 3, ErrDamaged, fmt.Sprintf(`topic "a", range 3: segment %s (f.seg): segment is damaged at byte 7`, seg.Segment)},

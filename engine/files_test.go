@@ -247,6 +247,9 @@ func TestLocked(t *testing.T) {
 	newTopic(t, e, "t")
 	_, err := Open(dir, small(Options{}))
 	is(t, err, ErrLocked, dir)
+	if text := err.Error(); strings.Count(text, "in use") != 1 || strings.Contains(text, "cp/host") || strings.Contains(text, "disk:") {
+		t.Errorf("said otherwise than once: %s", text)
+	}
 	if strings.Contains(err.Error(), "allocated") {
 		t.Errorf("an open that is refused keeps memory: %v", err)
 	}

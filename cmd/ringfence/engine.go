@@ -20,7 +20,7 @@ func (a *app) withEngine(ctx context.Context, create bool, f func(ctx context.Co
 	}
 	e, err := engine.Open(dir, engine.Options{IO: a.engine, RawWait: true})
 	if errors.Is(err, engine.ErrLocked) {
-		return fmt.Errorf("%w; stop the program that uses it, or ask it instead", err)
+		return fmt.Errorf("%w; stop that process or, if it is 'ringfence serve', reach it with --server", err)
 	}
 	if err != nil {
 		return err

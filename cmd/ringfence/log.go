@@ -37,7 +37,7 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 		return err
 	}
 	if addr == "" {
-		return a.withEngine(ctx, create, func(ctx context.Context, e *engine.Engine) error { return f(ctx, linkedLog{e}) })
+		return a.withEngine(ctx, create, func(ctx context.Context, e *engine.Engine) error { return whichAre(f(ctx, linkedLog{e})) })
 	}
 	o, err := a.clientOptions()
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 		return howToLogIn(o, howToConnect(addr, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	return f(ctx, remoteLog{c})
+	return whichAre(f(ctx, remoteLog{c}))
 }
 
 // withShared is withLog of the server that shares memory at a socket.
@@ -68,7 +68,22 @@ func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Co
 		return howToLogIn(o, howToConnect("unix:"+path, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	return f(ctx, remoteLog{c})
+	return whichAre(f(ctx, remoteLog{c}))
+}
+
+// whichAre adds where to look for the name of what is not there.
+func whichAre(err error) error {
+	topic := "TOPIC"
+	if t := (*engine.TopicError)(nil); errors.As(err, &t) {
+		topic = t.Topic
+	}
+	switch {
+	case errors.Is(err, engine.ErrNoSuchTopic):
+		return fmt.Errorf("%w: 'ringfence topic ls' lists those that there are", err)
+	case errors.Is(err, engine.ErrNoSuchRange):
+		return fmt.Errorf("%w: 'ringfence topic describe %s' lists those that there are", err, topic)
+	}
+	return err
 }
 
 // clientOptions are those of any server.

@@ -218,7 +218,7 @@ func TestDirectoryIsLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := ringfence(t, "", "topic", "ls", "--data-dir", dir)
-	if r.code != exitLocked || !strings.Contains(r.err, "stop the program that uses it") {
+	if r.code != exitLocked || !strings.Contains(r.err, "stop that process") {
 		t.Errorf("a second process got exit %d: %s", r.code, r.err)
 	}
 	if err := first.Process.Signal(os.Interrupt); err != nil {

@@ -165,7 +165,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 		SegmentBytes: int64(f.segment), ArenaBytes: int(f.arena), ReserveBytes: uint64(f.reserve),
 	})
 	if errors.Is(err, engine.ErrLocked) {
-		return fmt.Errorf("%w; stop the program that uses it, or ask it instead", err)
+		return fmt.Errorf("%w; stop that process or, if it is 'ringfence serve', reach it with --server", err)
 	}
 	if err != nil {
 		return err

@@ -112,7 +112,7 @@ func (s *Segment) admit(a *Append) error {
 	case s.phase == fenced:
 		return &SealedError{Segment: s.meta.ID, End: s.end.Offset}
 	case s.store.OutOfSpace():
-		return s.wrap(ErrOutOfSpace)
+		return s.wrap(s.store.noSpace())
 	case s.queued+int64(len(a.Frame)) > s.store.opts.QueueBytes && s.queue.len() > 0:
 		return s.wrap(ErrOverloaded)
 	}

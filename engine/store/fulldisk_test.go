@@ -2,7 +2,9 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/ringfence/ringfence/fence"
@@ -133,6 +135,8 @@ func TestReserveOnlyPauses(t *testing.T) {
 	b := p.next(rng, 1, 100)
 	if _, err := send(t, seg, b); !errors.Is(err, ErrOutOfSpace) || errors.Is(err, ErrStorage) {
 		t.Fatalf("below the reserve: %v", err)
+	} else if text := err.Error(); !strings.Contains(text, fmt.Sprintf("has %d bytes free, and the reserve is 1048576", s.free.Load())) {
+		t.Errorf("refused with: %s", text)
 	}
 	if !seg.Writable() {
 		t.Fatal("the segment must be rolled")

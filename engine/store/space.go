@@ -20,6 +20,11 @@ import (
 // OutOfSpace says whether appends are refused for lack of space.
 func (s *Store) OutOfSpace() bool { return s.full.Load() }
 
+// noSpace is the refusal for lack of space, with what there is of it.
+func (s *Store) noSpace() error {
+	return fmt.Errorf("%w: %s has %d bytes free, and the reserve is %d", ErrOutOfSpace, s.opts.Dir, s.free.Load(), s.opts.ReserveBytes)
+}
+
 // watchSpace looks at the space from time to time, and makes some when it is short.
 func (s *Store) watchSpace() {
 	t := time.NewTicker(s.opts.SpaceEvery)
@@ -100,6 +105,7 @@ func (s *Store) glance() (short bool) {
 		s.log.Warn("cannot read the free space", "err", err)
 		return false
 	}
+	s.free.Store(free)
 	need := s.opts.ReserveBytes + s.owed()
 	full := free < need
 	lean := segfile.Plenty

@@ -83,6 +83,7 @@ type Store struct {
 	count  counters
 
 	full     atomic.Bool   // the file system is nearly full: appends are refused
+	free     atomic.Uint64 // bytes, at the last look
 	told     atomic.Bool   // the log says so
 	doubt    atomic.Bool   // a write found no space though there seemed to be some: a quota, perhaps
 	tight    chan struct{} // the pool is to shrink; holds one
@@ -244,7 +245,7 @@ func (s *Store) Forget(topic fence.TopicID) {
 // then on. Create returns once the file and its name are durable.
 func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
 	if s.OutOfSpace() {
-		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", ErrOutOfSpace, meta.ID, meta.Topic)
+		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", s.noSpace(), meta.ID, meta.Topic)
 	}
 	return s.create(ctx, meta, table, false)
 }
