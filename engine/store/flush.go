@@ -58,10 +58,32 @@ func (s *Segment) mayStart() bool {
 		return false
 	case n == 0:
 		return true
+	case s.behindStranger(s.queue.peek()):
+		return false
 	case n >= fewFlushes && s.aloft+int64(len(s.queue.peek().Frame)) > aloftBytes:
 		return false
 	}
 	return s.queued >= s.store.opts.OverlapBytes<<min(n-1, fewFlushes)
+}
+
+// lender is the producer of the foreign frames that are in flight, and whether there are
+// any. mu is held.
+func (s *Segment) lender() (producer uint64, lent bool) {
+	for _, f := range s.flushes.all() {
+		if len(f.appends) > 0 && f.appends[0].Foreign {
+			return f.appends[0].Head.Producer, true
+		}
+	}
+	return 0, false
+}
+
+// behindStranger says whether foreign frames of another producer than a's are in flight.
+// What the device got of them may differ from what was compared, if it was changed back
+// in time, and a start that finds it so cuts off all that was not written after it was
+// durable: that must be their own producer's alone. mu is held.
+func (s *Segment) behindStranger(a *Append) bool {
+	producer, lent := s.lender()
+	return lent && producer != a.head.Producer
 }
 
 // take moves the next flush's appends from the queue. The shard's mu is held.
@@ -74,7 +96,11 @@ func (s *Segment) take(sh *shard) *flush {
 	first := s.dequeue()
 	f.appends = append(f.appends, first)
 	total := packed(first)
+	lender, lent := s.lender()
 	for s.queue.len() > 0 && s.queue.peek().joins(first) {
+		if lent && s.queue.peek().head.Producer != lender {
+			break
+		}
 		if total += packed(s.queue.peek()); total > most {
 			break
 		}

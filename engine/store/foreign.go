@@ -22,7 +22,9 @@ import (
 // ordinary one that was not acknowledged.
 //
 // What this cannot see is memory that was changed and changed back while the device read
-// it. That is damage to the frame like any other: whoever reads it is told.
+// it. That is damage to the frame like any other: whoever reads it is told. A start that
+// finds such damage behind what was proved durable takes all from there on for torn, so
+// what others send starts only once a foreign frame is durable (behindStranger).
 
 // stampForeign makes a, whose offset is known, what f writes: the header goes to memory
 // that is not looked at for it.

@@ -12,6 +12,7 @@ import (
 	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/disk/simdisk"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // lentStore is a store on a simulated disk that writes from a lender's memory.
@@ -49,8 +50,8 @@ func readSkipping(t *testing.T, seg *Segment) (items []item, skips []Skipped) {
 
 // A frame that its producer changes while it is written, be it in its header, its records
 // or behind them, is answered as changed and void on the disk. What the same producer
-// sent behind it is refused, and all of it is new when it is sent again; what others have
-// in flight is stored. (C10)
+// has in flight behind it is refused, and all of it is new when it is sent again; what
+// others sent waits until then, and is stored. (C10)
 func TestC10_FrameChangedWhileWritten(t *testing.T) {
 	for _, place := range []string{"header", "records", "padding"} {
 		for _, behind := range []string{"foreign", "large", "packed", "gathered"} {
@@ -85,19 +86,19 @@ func TestC10_FrameChangedWhileWritten(t *testing.T) {
 					return b
 				}
 				size := map[string]int{"foreign": 20_000, "large": 20_000, "packed": 100, "gathered": 20_000}[behind]
-				before := 100
-				if behind == "gathered" {
-					before = size
-				}
 				to := send
 				if behind == "foreign" {
 					to = l.lend
 				}
-				more(to, &others, good.next(rng, 2, before))
 				next := more(to, &refused, bad.next(rng, 2, size))
+				rest := []*batch{changed, next}
+				if behind == "gathered" {
+					rest = append(rest, more(to, &refused, bad.next(rng, 2, size)))
+				}
+				more(to, &others, good.next(rng, 2, 100))
 				more(l.lend, &others, good.next(rng, 2, 9000))
 				more(to, &others, good.next(rng, 3, 200))
-				again := more(send, &refused, next) // sent twice: no repeat of what is not stored
+				more(send, &refused, next) // sent twice: no repeat of what is not stored
 				eventually(t, "more is on its way", func() bool { return hold.Count() >= 2 })
 				if behind == "gathered" && !slices.ContainsFunc(d.Trace(), func(e simdisk.Event) bool {
 					return e.Action == simdisk.Submit && e.Len > 80_000 && e.Len < 100_000
@@ -125,10 +126,11 @@ func TestC10_FrameChangedWhileWritten(t *testing.T) {
 					t.Errorf("counts %+v", st)
 				}
 				tailed, _ := readSkipping(t, seg)
-				put(t, seg, changed)
-				put(t, seg, again)
+				for _, b := range rest {
+					put(t, seg, b)
+				}
 				items, skips := readSkipping(t, seg)
-				if len(items) != 2+7+3+2 || len(tailed) != 2+7 {
+				if len(items) != 2+7+3+2*(len(rest)-1) || len(tailed) != 2+7 {
 					t.Fatalf("reads %d records, %d before", len(items), len(tailed))
 				}
 				skipped := uint64(0)
@@ -158,6 +160,57 @@ func TestC10_FrameChangedWhileWritten(t *testing.T) {
 					t.Error("the fenced segment reads otherwise")
 				}
 			})
+		}
+	}
+}
+
+// What others send while a foreign frame is in flight starts once that is durable, and says
+// so in its header: a start that finds the foreign frame damaged, because it was changed
+// and changed back, knows by it that what comes behind was acknowledged. (C10)
+func TestC10_OthersWaitForForeignFrames(t *testing.T) {
+	for _, size := range []int{100, 20_000} {
+		o := testOptions()
+		o.OverlapBytes = 1
+		d, s, l := lentStore(t, o)
+		seg := newSegment(t, s, segID(1, 0), 0, nil)
+		rng := rand.New(rand.NewPCG(1, 2))
+		lends, other := &source{id: 1}, &source{id: 2}
+
+		hold := d.Hold(appendWrite)
+		first, err := l.lend(t, seg, lends.next(rng, 2, 20_000))
+		must(t, err)
+		second, err := send(t, seg, lends.next(rng, 2, size))
+		must(t, err)
+		behind, err := send(t, seg, other.next(rng, 2, size))
+		must(t, err)
+		eventually(t, "what the lender itself sent is on its way", func() bool { return hold.Count() >= 2 })
+		hold.Release()
+		for _, f := range []*flying{first, second, behind} {
+			if f.wait(t); f.Err != nil {
+				t.Fatal(f.Err)
+			}
+		}
+		sc, err := seg.Scan(0)
+		must(t, err)
+		var heads []record.Head
+		for {
+			b, err := sc.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			must(t, err)
+			heads = append(heads, b.Head)
+		}
+		sc.Close()
+		if len(heads) != 3 || heads[2].Producer != other.id {
+			t.Fatalf("stored %+v", heads)
+		}
+		end := int64(segfile.DataStart) + int64(roundUp(len(first.Frame), disk.Block))
+		if heads[1].Durable >= end {
+			t.Errorf("the lender's next frame was not in flight beside its first: durable up to %d", heads[1].Durable)
+		}
+		if heads[2].Durable < end {
+			t.Errorf("another's frame says that the file is durable up to %d, the foreign one ends at %d", heads[2].Durable, end)
 		}
 	}
 }
