@@ -157,7 +157,7 @@ func playStep(path string) error {
 		}
 		fmt.Println("reached", step)
 		syscall.Kill(os.Getpid(), syscall.Signal(number(signalEnv)))
-		select {}
+		time.Sleep(time.Hour) // with select {} the runtime would take a client that was let go on for deadlocked
 	}
 	id := uint64(number(idEnv))
 	p, err := b.producer("t", id)
