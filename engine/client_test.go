@@ -193,6 +193,10 @@ func TestClientWhileRangesChange(t *testing.T) {
 	changes, seq := 0, uint32(0)
 	admin := dial(t, serve(t, e))
 	stop := again(func() {
+		if changes == 100 { // each costs more than the one before
+			time.Sleep(time.Millisecond)
+			return
+		}
 		left, right, err := admin.SplitRange(within(t), "t", seq)
 		if err != nil {
 			t.Errorf("split: %v", err)
