@@ -29,9 +29,6 @@ type lane struct {
 	retired bool   // the topic has other ranges now
 }
 
-// keylessRun is how many sequences share the position of a keyless record.
-const keylessRun = 1024
-
 // laneOf is the way of a record, and its key's position. Keyless records have a way of
 // their own: where they belong follows from sequences that they do not have yet. mu is
 // held.
@@ -63,7 +60,9 @@ func (p *Producer) laneAt(pos uint32) *lane {
 
 // full says whether an open batch takes no more records, however short: keyless ones of
 // two runs belong to two ranges.
-func (p *Producer) full(l *lane) bool { return l == &p.keyless && l.open.build.Len() == keylessRun }
+func (p *Producer) full(l *lane) bool {
+	return l == &p.keyless && l.open.build.Len() == record.KeylessRun
+}
 
 // closeOpen queues a lane's open batch. mu is held.
 func (p *Producer) closeOpen(l *lane) {
@@ -75,8 +74,8 @@ func (p *Producer) closeOpen(l *lane) {
 	b.lane, b.count = l, b.build.Len()
 	if !p.opts.NotIdempotent {
 		b.first = p.seq + 1
-		if l == &p.keyless && b.first/keylessRun != (p.seq+uint64(b.count))/keylessRun {
-			b.first = (b.first/keylessRun + 1) * keylessRun // those between are nobody's
+		if l == &p.keyless && b.first/record.KeylessRun != (p.seq+uint64(b.count))/record.KeylessRun {
+			b.first = (b.first/record.KeylessRun + 1) * record.KeylessRun // those between are nobody's
 		}
 		p.seq = b.first + uint64(b.count) - 1
 	}

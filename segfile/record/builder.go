@@ -87,7 +87,7 @@ func (b *Builder) PositionsFrom(first uint64) (lowest, highest uint32) {
 		if b.nullKeys[i/8]&(1<<(i%8)) != 0 {
 			seq := first + uint64(i)
 			s.add(KeylessPosition(b.producer, seq))
-			i += 1<<runShift - 1 - int(seq%(1<<runShift)) // the rest of the run lies there too
+			i += KeylessRun - 1 - int(seq%KeylessRun) // the rest of the run lies there too
 		}
 	}
 	return s.lowest, s.highest

@@ -33,9 +33,9 @@ type Header struct {
 // 16 bytes of the same content.
 const keylessSeed = 0x6b65796c6573736b
 
-// runShift: 1,024 keyless records in a row share a position, so that batches do
-// not straddle ranges.
-const runShift = 10
+// KeylessRun is how many sequences in a row, from a multiple of it on, give keyless
+// records one position, so that batches do not straddle ranges.
+const KeylessRun = 1024
 
 // Position is where a key lies in the keyspace: the upper half of its XXH3-64. A
 // topic with 2^bits positions uses the topmost bits. Null keys have a
@@ -48,7 +48,7 @@ func Position(key []byte) uint32 { return uint32(xxh3.Hash(key) >> 32) }
 func KeylessPosition(producer, seq uint64) uint32 {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:8], producer)
-	binary.LittleEndian.PutUint64(b[8:], seq>>runShift)
+	binary.LittleEndian.PutUint64(b[8:], seq/KeylessRun)
 	return uint32(xxh3.HashSeed(b[:], keylessSeed) >> 32)
 }
 
@@ -60,7 +60,7 @@ type keyless struct {
 }
 
 func (k *keyless) position(producer, seq uint64) uint32 {
-	if run := seq >> runShift; !k.known || run != k.run {
+	if run := seq / KeylessRun; !k.known || run != k.run {
 		*k = keyless{run: run, pos: KeylessPosition(producer, seq), known: true}
 	}
 	return k.pos
