@@ -64,8 +64,8 @@ func (f *flush) examine() {
 // first. It belongs to the first flush of a segment that was changed, in whose place its
 // writes are done, and to the submitter while they are made.
 type mending struct {
-	flushes []*flush // with frames that turn void, in their order; those before todo are to be written
-	todo    int
+	flushes []*flush // with frames that turn void, in their order; those before due are to be written
+	due     int
 	left    int    // bytes of the next one's foreign memory that were not overwritten
 	slab    []byte // what foreign memory is overwritten from
 
@@ -94,13 +94,13 @@ func (f *flush) mend() bool {
 	if m.flushes == nil {
 		f.condemn()
 	}
-	last := m.flushes[m.todo-1]
+	last := m.flushes[m.due-1]
 	f.op.Durable, f.op.Buf, f.op.More, f.op.Off = true, last.op.Buf, last.op.More, last.op.Off
 	if last == f {
 		f.op.Buf, f.op.More, f.op.Off = m.buf, nil, m.off
 	}
 	if last.lent == nil {
-		m.todo--
+		m.due--
 		return true // turned void where it lies
 	}
 	if m.left == 0 {
@@ -116,7 +116,7 @@ func (f *flush) mend() bool {
 	clear(f.op.Buf)
 	if m.left == 0 { // so the header is the last of it
 		last.heads[0].Put(f.op.Buf, f.seg.meta.Salt)
-		m.todo--
+		m.due--
 	}
 	return true
 }
@@ -135,27 +135,24 @@ func (m *mending) room(arena *disk.Arena) bool {
 var errNoMemory = errors.New("no memory to overwrite a frame that was changed")
 
 // condemn finds the frames that turn void, tells the Writer, and turns those void that
-// lie in memory of our own.
+// lie in memory of our own. All that is in flight behind f is of f's producer
+// (behindStranger), or has no producer.
 func (f *flush) condemn() {
 	s := f.seg
+	lost := false // a frame with sequences: what has some and is behind it goes with it
 	var heads []record.Head
 	var at []*record.Head // where they are kept
-	liars := map[uint64]bool{}
 	for _, g := range s.flushes.all() {
-		hit := false
 		if g.changed {
 			s.store.count.changed.Add(1)
 			h := &g.heads[0]
+			lost = lost || h.FirstSeq != 0
 			s.store.log.Warn("a frame was changed by its producer while it was written: a void frame takes its place",
 				"file", s.name, "offset", h.Base, "records", h.Count, "producer", h.Producer)
-			if h.FirstSeq != 0 {
-				liars[h.Producer] = true
-			}
 		}
 		for i := range g.heads {
-			h := &g.heads[i]
-			if g.changed || h.FirstSeq != 0 && liars[h.Producer] {
-				heads, at, hit = append(heads, *h), append(at, h), true
+			if h := &g.heads[i]; g.changed || lost && h.FirstSeq != 0 {
+				heads, at = append(heads, *h), append(at, h)
 				g.voided++
 				g.records -= uint64(h.Count)
 			}
@@ -165,15 +162,15 @@ func (f *flush) condemn() {
 			case a.Err != nil:
 			case g.changed:
 				a.Err = s.wrap(ErrChanged)
-			case a.head.FirstSeq != 0 && liars[a.head.Producer]:
+			case lost && a.head.FirstSeq != 0:
 				a.Err = s.wrap(fmt.Errorf("%w: it was changed while it was written", ErrGap))
 			}
 		}
-		if hit {
+		if g.voided > 0 {
 			f.mending.flushes = append(f.mending.flushes, g)
 		}
 	}
-	f.mending.todo = len(f.mending.flushes)
+	f.mending.due = len(f.mending.flushes)
 	s.store.count.voided.Add(uint64(len(heads)))
 	for i, h := range s.writer.Void(heads) {
 		*at[i] = h
@@ -205,7 +202,7 @@ func (f *flush) void(salt uint64) {
 // copy; else the next write is due. mu is held.
 func (f *flush) mended() bool {
 	m, s := f.mending, f.seg
-	if f.op.Err == nil && m.todo > 0 {
+	if f.op.Err == nil && m.due > 0 {
 		s.shard.mending = append(s.shard.mending, f)
 		return false
 	}
