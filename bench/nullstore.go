@@ -60,8 +60,9 @@ type nullFrame struct {
 	b   []byte
 }
 
-func (f *nullFrame) Bytes() []byte { return f.b }
-func (f *nullFrame) Discard()      { f.p.frames.Put(f) }
+func (f *nullFrame) Bytes() []byte  { return f.b }
+func (f *nullFrame) Header() []byte { return f.b[:record.HeaderSize] }
+func (f *nullFrame) Discard()       { f.p.frames.Put(f) }
 
 func (f *nullFrame) Send(_ context.Context, _ bool, done func(api.Placement, error)) error {
 	if _, err := record.Verify(f.b, 0, &f.p.scratch); err != nil {

@@ -45,6 +45,14 @@ func (p *Producer) NewFrame(ctx context.Context, size int) (*Frame, error) {
 // MaxFrame is the size of the largest frame that NewFrame gives memory for.
 func (p *Producer) MaxFrame() int { return largestBatch(p.e.opts.ArenaBytes) }
 
+// Header is the frame's header, once it is filled: what Send goes by.
+func (f *Frame) Header() []byte {
+	if l := f.b.loan; l != nil {
+		return l.header[:]
+	}
+	return f.b.slab[:record.HeaderSize]
+}
+
 // Bytes is the memory to fill.
 func (f *Frame) Bytes() []byte { return f.b.slab[:f.size] }
 
@@ -135,7 +143,7 @@ func (p *Producer) follows(h *record.Head) bool {
 // verify verifies the frame. A compressed one that is lent is copied first.
 func (f *Frame) verify(ctx context.Context) (record.Head, error) {
 	if f.b.loan != nil {
-		head, err := record.VerifyShared(f.Bytes(), 0)
+		head, err := record.VerifyShared(f.Header(), f.Bytes(), 0)
 		if !errors.Is(err, record.ErrUsage) {
 			return head, err
 		}
@@ -154,6 +162,7 @@ func (f *Frame) copy(ctx context.Context) error {
 		return err
 	}
 	copy(own.Bytes(), f.Bytes())
+	copy(own.Bytes(), f.Header())
 	f.Discard()
 	f.b = own.b
 	return nil

@@ -43,6 +43,7 @@ func (e *Engine) Register(mem []byte) (unregister func() error, err error) {
 type loan struct {
 	from    *disk.Memory
 	release func()
+	header  [record.HeaderSize]byte // as it was when the frame was lent; what stands there is not looked at again
 }
 
 func (l *loan) end() {
@@ -81,6 +82,6 @@ func (p *Producer) Lend(frame []byte, release func()) (*Frame, error) {
 	}
 	b := p.spareBatch()
 	b.build.Reset(nil, p.opts.ID)
-	b.slab, b.loan = slab, &loan{from, release}
+	b.slab, b.loan = slab, &loan{from, release, [record.HeaderSize]byte(slab)}
 	return &Frame{p: p, b: b, size: size}, nil
 }

@@ -222,6 +222,39 @@ func TestLend(t *testing.T) {
 	}
 }
 
+// The header of a frame is read once, when it is lent: whoever counts its records and who
+// stores them see the same, whatever its producer puts there meanwhile.
+func TestLendTakesTheHeaderOnce(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	newTopic(t, e, "t")
+	m := newSharedMemory(t, 2, 64<<10)
+	unregister, err := e.Register(m.mem)
+	must(t, err)
+	p, err := e.Backend().OpenProducer(within(t), "t", 7, false)
+	must(t, err)
+	keys := many(100)
+	plain := frameOf(t, 7, 1, keys...)
+	small, err := record.Compress(nil, frameOf(t, 7, 101, keys...), record.Zstd)
+	must(t, err)
+	for _, frame := range [][]byte{plain, small} {
+		lent, slot := m.put(frame, 0)
+		f, err := p.Lend(lent, func() { m.back(slot) })
+		must(t, err)
+		clear(m.client[slot*m.slot:][:record.HeaderSize])
+		if !slices.Equal(f.Header(), frame[:record.HeaderSize]) {
+			t.Error("the header is what stands in the memory now")
+		}
+		done := make(chan error, 1)
+		must(t, f.Send(within(t), false, func(_ Placement, err error) { done <- err }))
+		must(t, <-done)
+	}
+	must(t, p.Close(within(t)))
+	must(t, unregister())
+	if got := readAll(t, e, "t", FromStart()); len(got) != 2*len(keys) {
+		t.Errorf("%d records, want %d", len(got), 2*len(keys))
+	}
+}
+
 // What cannot be lent is refused before anything is done with it.
 func TestLendRefuses(t *testing.T) {
 	e := open(t, t.TempDir(), Options{})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // sink is an engine that stores nothing, at once, and whose consumers find the same
@@ -55,8 +56,9 @@ func (p *sinkProducer) NewFrame(ctx context.Context, size int) (Frame, error) {
 	return f, nil
 }
 
-func (f *sinkFrame) Bytes() []byte { return f.b }
-func (f *sinkFrame) Discard()      {}
+func (f *sinkFrame) Bytes() []byte  { return f.b }
+func (f *sinkFrame) Header() []byte { return f.b[:record.HeaderSize] }
+func (f *sinkFrame) Discard()       {}
 func (f *sinkFrame) Send(ctx context.Context, _ bool, done func(api.Placement, error)) error {
 	done(api.Placement{}, nil)
 	select {

@@ -97,6 +97,9 @@ type Producer interface {
 // Frame is memory of the engine for one record frame. It must be sent or discarded.
 type Frame interface {
 	Bytes() []byte
+	// Header is that of the filled frame: what Send goes by, also where somebody changes
+	// memory that was lent.
+	Header() []byte
 	// Send verifies the frame and hands it over. done is called once, by any goroutine,
 	// when the records are durable or failed, and does not block. After an error the
 	// frame was not sent: it is to be discarded, and done is never called. With lead Send

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // fakeEngine keeps frames in memory and does what a test tells it to do late or wrong.
@@ -305,7 +306,8 @@ type fakeFrame struct {
 	release func() // of what is lent
 }
 
-func (f *fakeFrame) Bytes() []byte { return f.b }
+func (f *fakeFrame) Bytes() []byte  { return f.b }
+func (f *fakeFrame) Header() []byte { return f.b[:record.HeaderSize] }
 func (f *fakeFrame) Discard() {
 	f.p.e.set(func() { f.p.e.taken -= len(f.b) })
 	f.giveBack()

@@ -75,7 +75,7 @@ func (c *conn) produce(h wire.Head) error {
 	frame, err := c.receive(p, h.Raw())
 	if err == nil {
 		c.out.arrived()
-		if err = c.spend(frame.Bytes()); err != nil {
+		if err = c.spend(frame); err != nil {
 			frame.Discard()
 		}
 	}
@@ -159,15 +159,15 @@ func (c *conn) mayProduce(p *producer) error {
 
 // spend charges the quota of whoever sends a frame. How many records are in it the frame
 // says itself: if that is not true, it is not stored.
-func (c *conn) spend(frame []byte) error {
+func (c *conn) spend(frame Frame) error {
 	if c.s.opts.Spend == nil {
 		return nil
 	}
-	head, err := record.ParseHead(frame, 0)
+	head, err := record.ParseHead(frame.Header(), 0)
 	if err != nil {
 		return nil // the engine refuses it, and says why
 	}
-	return c.s.opts.Spend(*c.who.Load(), int(head.Count), len(frame))
+	return c.s.opts.Spend(*c.who.Load(), int(head.Count), len(frame.Bytes()))
 }
 
 // takes says why a frame of n bytes is refused without a look at it.

@@ -269,7 +269,7 @@ func (s *shared) pass(sub shm.Submission) error {
 	if err != nil {
 		return s.refuse(p, sub, err)
 	}
-	if err = c.spend(frame.Bytes()); err == nil {
+	if err = c.spend(frame); err == nil {
 		to := c.newSending(p, sub.ID)
 		to.shared = s
 		p.pending.Add(1)

@@ -46,7 +46,8 @@ func TestI03MemoryThatChanges(t *testing.T) {
 			_, err = Verify(frame, 0, nil)
 		}
 		if err == nil {
-			_, err = VerifyShared(frame, 0)
+			header := [HeaderSize]byte(frame)
+			_, err = VerifyShared(header[:], frame, 0)
 		}
 		if err != nil {
 			rejected++

@@ -30,16 +30,12 @@ func Verify(frame []byte, salt uint64, s *Scratch) (Batch, error) {
 	return verify(h, frame, s)
 }
 
-// VerifyShared is Verify for memory that somebody may change meanwhile, and answers
-// nothing but the header, which is read once: whoever uses the records holds the memory
-// against it afterwards (Unchanged). A compressed frame is an ErrUsage: what decompresses
-// may look twice at what it reads, so that it is copied first.
-func VerifyShared(frame []byte, salt uint64) (Head, error) {
-	if len(frame) < HeaderSize {
-		return Head{}, errShort
-	}
-	header := [HeaderSize]byte(frame)
-	h, err := ParseHead(header[:], salt)
+// VerifyShared is Verify for memory that somebody may change meanwhile, but for its
+// header, of which the caller has a copy. It answers nothing but that: whoever uses the
+// records holds the memory against it afterwards (Unchanged). A compressed frame is an
+// ErrUsage: what decompresses may look twice at what it reads, so that it is copied first.
+func VerifyShared(header, frame []byte, salt uint64) (Head, error) {
+	h, err := ParseHead(header, salt)
 	switch {
 	case err != nil:
 		return Head{}, err

@@ -67,7 +67,7 @@ func TestVoidRefused(t *testing.T) {
 // until any byte is another.
 func TestSharedFrames(t *testing.T) {
 	frame := mustBuild(t, 7, 4, variety())
-	h, err := VerifyShared(frame, 0)
+	h, err := VerifyShared(frame[:HeaderSize], frame, 0)
 	if want := mustVerify(t, frame, 0).Head; err != nil || h != want {
 		t.Fatalf("%v, %+v, want %+v", err, h, want)
 	}
@@ -75,7 +75,7 @@ func TestSharedFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := VerifyShared(small, 0); !errors.Is(err, ErrUsage) {
+	if _, err := VerifyShared(small[:HeaderSize], small, 0); !errors.Is(err, ErrUsage) {
 		t.Errorf("a compressed one: %v", err)
 	}
 	header := bytes.Clone(frame[:HeaderSize])
@@ -87,10 +87,10 @@ func TestSharedFrames(t *testing.T) {
 		if Unchanged(header, frame) {
 			t.Errorf("byte %d is another", at)
 		}
-		if _, err := VerifyShared(frame, 0); err == nil {
+		if _, err := VerifyShared(frame[:HeaderSize], frame, 0); err == nil {
 			t.Errorf("verifies with byte %d changed", at)
 		}
-		if _, err := VerifyShared(frame[:at], 0); err == nil {
+		if _, err := VerifyShared(frame[:min(at, HeaderSize)], frame[:at], 0); err == nil {
 			t.Errorf("verifies with %d bytes", at)
 		}
 		frame[at] ^= 0x10
