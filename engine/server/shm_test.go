@@ -253,9 +253,11 @@ func TestFaultIsCaught(t *testing.T) {
 	w.server.mu.Lock()
 	for c := range w.server.conns {
 		if s := c.shared.Load(); s != nil && c.id == 2 {
+			s.busy.Lock() // what comes is looked at behind this
 			if err := unix.Mprotect(s.host.Arena(), unix.PROT_NONE); err != nil {
 				t.Error(err)
 			}
+			s.busy.Unlock()
 		}
 	}
 	w.server.mu.Unlock()
