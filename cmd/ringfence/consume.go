@@ -67,6 +67,9 @@ Follow through a server (--server), or link the engine.`,
 			if cmd.Flags().Changed("from") && strings.TrimSpace(f.from) == "" {
 				return usageError{errors.New("--from is blank: leave it out, or say from where")}
 			}
+			if cmd.Flags().Changed("group") && f.group == "" {
+				return usageError{errors.New("--group is blank: leave it out, or name the group")}
+			}
 			return a.consume(cmd.Context(), args[0], f)
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/ringfence/ringfence/engine/client"
 	"github.com/spf13/cobra"
 )
 
@@ -85,9 +86,9 @@ func (a *app) writeContexts(f contextFile) error {
 // useContext fills in how the server is reached where the command line, and the
 // environment, say nothing of it.
 func (a *app) useContext() error {
-	name := a.context
+	name := a.client.context
 	if name == "" {
-		name, _ = a.env("RINGFENCE_CONTEXT")
+		name, _ = a.env(contextVar)
 	}
 	f, err := a.readContexts()
 	if err != nil {
@@ -105,9 +106,19 @@ func (a *app) useContext() error {
 		return notFound{fmt.Errorf("there is no context %q; see 'ringfence context ls'", name)}
 	}
 	a.client.server = c.Server
-	a.client.ca, a.client.cert, a.client.key = cmp.Or(a.client.ca, c.CA), cmp.Or(a.client.cert, c.Cert), cmp.Or(a.client.key, c.Key)
+	in := func(flag string) { a.client.from[flag] = fmt.Sprintf("the %s of context %q", flag, name) }
+	if a.client.ca == "" {
+		a.client.ca = c.CA
+		in("server-ca")
+	}
+	if a.client.cert == "" && a.client.key == "" { // they are from one place
+		a.client.cert, a.client.key = c.Cert, c.Key
+		in("client-cert")
+		in("client-key")
+	}
 	if a.client.user == "" && a.client.passwordFile == "" && !a.hasCredentials() {
 		a.client.user, a.client.passwordFile = c.User, c.Secret
+		in("password-file")
 	}
 	return nil
 }
@@ -127,19 +138,37 @@ directory; --context, or RINGFENCE_CONTEXT, names another one.`,
 func (a *app) contextAddCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:     "add NAME",
-		Short:   "Keep the server that --server names; the first one is in use at once",
+		Use:   "add NAME",
+		Short: "Keep the server that --server names; the first one is in use at once",
+		Long: `Keep a server under a name: its address, and how it is reached as 'ringfence help
+connection' says, by what the command line says and, where that says nothing, the
+environment. Passwords and tokens are not kept, only where a password's file is. The
+first context is in use at once.`,
 		Example: "  ringfence context add prod --server tls://log.example:4040 --server-ca ca.pem",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if a.client.server == "" || args[0] == "" {
+			if args[0] == "" {
+				return usageError{errors.New("the name of a context is not empty")}
+			}
+			variable := func(flag, given string) string { // where the command line says nothing
+				value, _ := a.env(variableOf(flag))
+				return cmp.Or(given, value)
+			}
+			c := savedContext{Server: variable("server", a.client.server), User: variable("user", a.client.user)}
+			if c.Server == "" {
 				return usageError{errors.New("which server? Give --server")}
 			}
-			c := savedContext{Server: a.client.server, User: a.client.user}
+			if err := client.CheckAddress(c.Server); err != nil {
+				return err
+			}
+			secret := variable("password-file", a.client.passwordFile)
+			if secret != "" && c.User == "" {
+				return usageError{fmt.Errorf("a password file, and no user: whose is it? Give --user, or set %s", userVar)}
+			}
 			for _, p := range []struct {
 				from string
 				to   *string
-			}{{a.client.ca, &c.CA}, {a.client.cert, &c.Cert}, {a.client.key, &c.Key}, {a.client.passwordFile, &c.Secret}} {
+			}{{a.client.ca, &c.CA}, {a.client.cert, &c.Cert}, {a.client.key, &c.Key}, {secret, &c.Secret}} {
 				if p.from == "" {
 					continue
 				}

@@ -14,39 +14,41 @@ import (
 	"golang.org/x/term"
 )
 
-// Secrets come from the environment, from files and from terminals, never from the
-// command line, which every process of the host can read.
-const (
-	userVar     = "RINGFENCE_USER"
-	passwordVar = "RINGFENCE_PASSWORD"
-	tokenVar    = "RINGFENCE_TOKEN"
-)
-
 // credentials fills in who this is for a server that asks: --user, or RINGFENCE_USER,
-// with a password; or a token; or nobody, whom a client certificate may name.
+// with a password; or a token; or nobody, whom a client certificate may name. Secrets
+// come from the environment, from files and from terminals, never from the command line,
+// which every process of the host can read.
 func (a *app) credentials(o *client.Options) error {
 	fromEnv, _ := a.env(userVar)
 	token, _ := a.env(tokenVar)
 	user := cmp.Or(a.client.user, fromEnv)
+	file, fileIs := a.client.passwordFile, a.client.said("password-file")
+	password := ""
+	if file == "" {
+		password, _ = a.env(passwordVar)
+		fileIs = variableOf("password-file")
+		if file, _ = a.env(fileIs); file != "" && password != "" {
+			return usageError{fmt.Errorf("%s and %s are both set: which one?", passwordVar, fileIs)}
+		}
+	}
 	switch {
-	case user == "" && a.client.passwordFile != "":
-		return usageError{errors.New("--password-file: whose? Give --user")}
+	case user == "" && file != "":
+		return usageError{fmt.Errorf("%s: whose? Give --user, or set %s", fileIs, userVar)}
 	case user == "":
 		o.Password = token
 		return nil
 	case token != "" && a.client.user == "":
 		return usageError{fmt.Errorf("%s and %s are both set: who is it?", userVar, tokenVar)}
 	}
-	o.User = user
-	if a.client.passwordFile != "" {
-		p, err := readSecret(a.client.passwordFile)
+	o.User, o.Password = user, password
+	if file != "" {
+		p, err := readSecret(file)
 		if err != nil {
-			return usageError{fmt.Errorf("--password-file: %w", err)}
+			return usageError{fmt.Errorf("%s: %w", fileIs, err)}
 		}
 		o.Password = p
-		return nil
 	}
-	if o.Password, _ = a.env(passwordVar); o.Password == "" {
+	if o.Password == "" {
 		return usageError{fmt.Errorf("the password of user %q is missing: give --password-file, or set %s", user, passwordVar)}
 	}
 	return nil

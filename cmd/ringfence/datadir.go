@@ -13,8 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const dataDirVar = "RINGFENCE_DATA_DIR"
-
 // resolveDataDir finds the directory a command works on and makes sure that it
 // can be used. A flag is a path as the user's shell understands it; a variable,
 // which is set far from where it is used, must be absolute, or data would end up
@@ -58,9 +56,13 @@ func checkDataDir(dir string, create bool) error {
 	st, err := os.Stat(dir)
 	switch {
 	case err == nil && !st.IsDir():
-		return fmt.Errorf("data directory %s is a file", dir)
+		return usageError{fmt.Errorf("data directory %s is a file", dir)}
 	case errors.Is(err, fs.ErrNotExist) && create:
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		err := os.Mkdir(dir, 0o755)
+		if errors.Is(err, fs.ErrNotExist) {
+			return notFound{fmt.Errorf("data directory: %w: the directory that it is to be in must be there", err)}
+		}
+		if err != nil {
 			return fmt.Errorf("data directory: %w", err)
 		}
 	case errors.Is(err, fs.ErrNotExist):

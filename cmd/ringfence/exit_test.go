@@ -91,21 +91,3 @@ func TestErrorsAsJSON(t *testing.T) {
 		t.Errorf("--json as an argument: %+v", r)
 	}
 }
-
-// Every command explains itself, and knows an example or needs none.
-func TestEveryCommandHasHelp(t *testing.T) {
-	for _, args := range [][]string{
-		{}, {"demo"}, {"topic"}, {"topic", "create"}, {"topic", "ls"}, {"topic", "describe"}, {"topic", "split"}, {"topic", "merge"}, {"topic", "delete"},
-		{"topic", "policy"}, {"topic", "policy", "set"}, {"topic", "policy", "ls"}, {"topic", "policy", "delete"}, {"topic", "policy", "bind"},
-		{"produce"}, {"consume"}, {"group"}, {"group", "list"}, {"group", "describe"}, {"group", "reset"}, {"group", "delete"}, {"segment"}, {"segment", "inspect"}, {"segment", "verify"}, {"segment", "dump"}, {"segment", "accept-loss"},
-		{"doctor"}, {"version"}, {"bench"}, {"bench", "append"},
-	} {
-		out := ok(t, "", append(args, "--help")...)
-		if !strings.Contains(out, "Usage:") || !strings.Contains(out, "--json") || strings.Contains(out, "\x00") {
-			t.Errorf("help of %v: %s", args, out)
-		}
-	}
-	if out := ok(t, ""); !strings.Contains(out, "ringfence demo") || strings.Contains(out, "demo-child") {
-		t.Errorf("without a command: %s", out)
-	}
-}

@@ -19,16 +19,6 @@ import (
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
-const serverVar = "RINGFENCE_SERVER"
-
-// clientFlags say how a server is reached.
-type clientFlags struct {
-	server             string
-	ca, cert, key      string
-	user, passwordFile string
-	timeout            time.Duration
-}
-
 // withLog calls f with the topics that the command is about: those of the server that
 // --server names, else those of the data directory.
 func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Context, l api.Log) error) (err error) {
@@ -39,6 +29,9 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	if addr == "" {
 		return a.withEngine(ctx, create, func(ctx context.Context, e *engine.Engine) error { return whichAre(f(ctx, linkedLog{e})) })
 	}
+	if err := a.checkServer(addr); err != nil {
+		return err
+	}
 	o, err := a.clientOptions()
 	if err != nil {
 		return err
@@ -48,7 +41,7 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	}
 	c, err := client.Dial(ctx, addr, o)
 	if err != nil {
-		return howToLogIn(o, howToConnect(addr, err))
+		return howToLogIn(o, howToConnect(addr, o.TLS != nil, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return whichAre(f(ctx, remoteLog{c}))
@@ -65,7 +58,7 @@ func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Co
 	}
 	c, err := client.DialShm(ctx, path, o)
 	if err != nil {
-		return howToLogIn(o, howToConnect("unix:"+path, err))
+		return howToLogIn(o, howToConnect("unix:"+path, false, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return whichAre(f(ctx, remoteLog{c}))
@@ -88,9 +81,6 @@ func whichAre(err error) error {
 
 // clientOptions are those of any server.
 func (a *app) clientOptions() (client.Options, error) {
-	if a.client.timeout <= 0 {
-		return client.Options{}, usageError{fmt.Errorf("--timeout is %s: want more than 0", a.client.timeout)}
-	}
 	o := client.Options{
 		Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		RequestTimeout: a.client.timeout, DialTimeout: min(a.client.timeout, 10*time.Second),
@@ -100,14 +90,18 @@ func (a *app) clientOptions() (client.Options, error) {
 }
 
 // howToConnect adds what to do about a connection that failed.
-func howToConnect(addr string, err error) error {
+func howToConnect(addr string, secure bool, err error) error {
 	var authority x509.UnknownAuthorityError
 	var alert tls.AlertError
+	var plain tls.RecordHeaderError
+	secure = (secure || strings.HasPrefix(addr, "tls://")) && !strings.HasPrefix(addr, "unix:")
 	switch {
 	case errors.As(err, &authority):
 		return fmt.Errorf("%w: name the authority of the server's certificate with --server-ca", err)
 	case errors.As(err, &alert):
 		return fmt.Errorf("%w: the server wants a certificate of its authority: give --client-cert and --client-key", err)
+	case secure && (errors.As(err, &plain) || errors.Is(err, io.EOF)):
+		return fmt.Errorf("%w: does it speak TLS there? The address, a certificate or an authority ask for it, on the command line, in %s... or in the context in use", err, variablePrefix)
 	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://") && !strings.HasPrefix(addr, "unix:"):
 		return fmt.Errorf("%w: does it speak TLS? Then the address is tls://%s", err, addr)
 	case strings.HasPrefix(addr, "unix:") && errors.Is(err, fs.ErrPermission):
@@ -129,27 +123,6 @@ func howToLogIn(o client.Options, err error) error {
 	return err
 }
 
-// serverAddress is the server that the command is about; "" means a data directory. The
-// command line wins over the environment, and that over the context in use.
-func (a *app) serverAddress() (string, error) {
-	switch {
-	case a.client.server != "" && a.dataDirGiven():
-		return "", usageError{errors.New("--server and --data-dir: topics are reached in one way or the other")}
-	case a.client.server != "" || a.dataDirGiven():
-		return a.client.server, nil
-	}
-	if a.context == "" {
-		if addr, _ := a.env(serverVar); addr != "" {
-			return addr, nil
-		}
-		if _, set := a.env(dataDirVar); set {
-			return "", nil
-		}
-	}
-	err := a.useContext()
-	return a.client.server, err
-}
-
 // tls is nil where the address alone decides.
 func (f clientFlags) tls() (*tls.Config, error) {
 	if f.ca == "" && f.cert == "" && f.key == "" {
@@ -159,20 +132,20 @@ func (f clientFlags) tls() (*tls.Config, error) {
 	if f.ca != "" {
 		pem, err := os.ReadFile(f.ca)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("--server-ca: %w", err)}
+			return nil, usageError{fmt.Errorf("%s: %w", f.said("server-ca"), err)}
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usageError{fmt.Errorf("--server-ca: %s holds no certificate", f.ca)}
+			return nil, usageError{fmt.Errorf("%s: %s holds no certificate", f.said("server-ca"), f.ca)}
 		}
 	}
 	if (f.cert == "") != (f.key == "") {
-		return nil, usageError{errors.New("a client's certificate takes both --client-cert and --client-key")}
+		return nil, usageError{fmt.Errorf("a client's certificate takes both --client-cert and --client-key, or %s and %s", variableOf("client-cert"), variableOf("client-key"))}
 	}
 	if f.cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("--client-cert %q with --client-key %q: %w", f.cert, f.key, err)}
+			return nil, usageError{fmt.Errorf("%s %q with %s %q: %w", f.said("client-cert"), f.cert, f.said("client-key"), f.key, err)}
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}

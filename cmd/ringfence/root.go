@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -26,17 +25,19 @@ type app struct {
 	engine        string // --io
 	json          bool
 	client        clientFlags
-	context       string // --context
 }
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
-	a := &app{in: in, out: out, err: errw, env: os.LookupEnv, environ: os.Environ}
+	return (&app{in: in, out: out, err: errw, env: os.LookupEnv, environ: os.Environ}).run(ctx, args)
+}
+
+func (a *app) run(ctx context.Context, args []string) int {
 	root := a.rootCommand()
 	root.SetArgs(args)
-	root.SetIn(in)
-	root.SetOut(out)
-	root.SetErr(errw)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
 	if keep := (told{}); err != nil && ctx.Err() != nil && !errors.As(err, &keep) {
 		err = errInterrupted
@@ -45,11 +46,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 	switch {
 	case err == nil || isSilent(err):
 	case a.json || asksForJSON(args):
-		enc := json.NewEncoder(errw)
+		enc := json.NewEncoder(a.err)
 		enc.SetEscapeHTML(false)
 		_ = enc.Encode(errorReport{err.Error(), code}) // there is nobody left to tell
 	default:
-		fmt.Fprintf(errw, "ringfence: %v\n", err)
+		fmt.Fprintf(a.err, "ringfence: %v\n", err)
 	}
 	return code
 }
@@ -76,40 +77,43 @@ func (a *app) rootCommand() *cobra.Command {
 		Long: `Ringfence keeps named topics of key/value records in append-only segment files.
 
 Commands work on the data directory given with --data-dir or RINGFENCE_DATA_DIR,
-which only one process may have open at a time. "ringfence serve" opens one for many:
-topic, group, produce and consume reach it with --server or RINGFENCE_SERVER. Start with
-"ringfence demo", which needs nothing, or with "ringfence topic create" and
-"ringfence produce".`,
+which only one process may have open at a time. 'ringfence serve' opens one for many;
+with --server or RINGFENCE_SERVER they reach its topics. Start with 'ringfence demo',
+which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	f := root.PersistentFlags()
-	f.StringVar(&a.dataDir, "data-dir", unset, "directory of the topics (or RINGFENCE_DATA_DIR, an absolute path)")
-	f.Lookup("data-dir").DefValue = "" // what help shows
-	f.StringVar(&a.client.server, "server", "", "reach the topics through a server: HOST:PORT, tls://HOST:PORT or unix:PATH (or "+serverVar+")")
-	f.StringVar(&a.context, "context", "", "reach the topics through the server that is kept under this name (or RINGFENCE_CONTEXT)")
-	f.StringVar(&a.client.ca, "server-ca", "", "authorities that the server's certificate is of, PEM")
-	f.StringVar(&a.client.cert, "client-cert", "", "certificate to show to the server, PEM")
-	f.StringVar(&a.client.key, "client-key", "", "its private key, PEM")
-	f.StringVar(&a.client.user, "user", "", "who logs in to the server (or "+userVar+"), with the password in --password-file or "+passwordVar+"; without a user, the token in "+tokenVar)
-	f.StringVar(&a.client.passwordFile, "password-file", "", "file with the user's password")
-	f.DurationVar(&a.client.timeout, "timeout", 30*time.Second, "how long one request to a server may take, with all that is tried again")
-	f.StringVar(&a.engine, "io", "auto", "how to reach the disk: auto, io_uring or pool")
-	f.BoolVar(&a.json, "json", false, "report as JSON, and an error too: {\"error\": TEXT, \"code\": EXIT CODE}, the last line of standard error")
+	a.addCommonFlags(root.PersistentFlags())
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.takeCommon(cmd) }
+	root.SetUsageFunc(usage)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
 	root.Version = thisVersion().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.subcommands()...)
-	root.AddCommand(exitCodesTopic())
+	cobra.EnableCommandSorting = false // they stand in an order that makes sense
+	all := a.subcommands()
+	for i := range commandGroups {
+		g := &commandGroups[i]
+		root.AddGroup(g)
+		for _, cmd := range all[g.ID] {
+			cmd.GroupID = g.ID
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(all[""]...)
+	root.AddCommand(a.connectionTopic(root.PersistentFlags()), exitCodesTopic())
 	checkArguments(root)
 	return root
 }
 
-// checkArguments makes wrong arguments and unknown subcommands usage errors.
+// checkArguments makes wrong arguments and unknown subcommands usage errors, and gives
+// commands the other names that they are looked for under.
 func checkArguments(cmd *cobra.Command) {
+	if other, ok := otherNames[cmd.Name()]; ok {
+		cmd.Aliases = append(cmd.Aliases, other)
+	}
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {

@@ -18,14 +18,11 @@ import (
 // in the file that --config names. The command line wins over the environment, and that
 // over the file. What nobody knows is refused: a misspelt limit is not a limit.
 
-const variablePrefix = "RINGFENCE_"
-
-// foreignVariables belong to other things than settings.
-var foreignVariables = []string{dataDirVar, serverVar, "RINGFENCE_CONTEXT", userVar, passwordVar, tokenVar,
-	"RINGFENCE_LOGS", "RINGFENCE_LONG"} // the last two are of tests
-
-// dataDirSetting is the one that every command has. Its variable has an older name.
+// dataDirSetting is one that every command has.
 const dataDirSetting = "data-dir"
+
+// ioSetting is another one.
+const ioSetting = "io"
 
 // dataDirFrom takes the data directory from a file of settings, where neither the command
 // line nor the environment names one, and lists where it is from.
@@ -61,6 +58,9 @@ type setting struct {
 // where they come from. Those in hidden are listed without their value.
 func resolveSettings(cmd *cobra.Command, file string, environ []string, hidden ...string) ([]setting, error) {
 	flags := cmd.LocalNonPersistentFlags()
+	if io := cmd.InheritedFlags().Lookup(ioSetting); io != nil {
+		flags.AddFlag(io)
+	}
 	fromFile, err := readSettings(file)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func variables(environ []string) (map[string]setting, error) {
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
 		rest, ok := strings.CutPrefix(name, variablePrefix)
-		if !ok || slices.Contains(foreignVariables, name) {
+		if !ok || isCommonVariable(name) {
 			continue
 		}
 		if rest != strings.ToUpper(rest) {

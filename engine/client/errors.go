@@ -59,6 +59,8 @@ var (
 	ErrCursorPastEnd = api.ErrCursorPastEnd
 	ErrCursorOfOther = api.ErrCursorOfOther
 
+	ErrInvalidAddress = errors.New("invalid address") // of a server: nothing can be reached at it
+
 	ErrUnavailable = errors.New("server cannot be reached, or takes no requests") // nothing was done; try later
 	ErrRefused     = errors.New("server refuses this user")                       // the credentials, or what they allow
 	ErrProtocol    = errors.New("server does not keep to the protocol")           // the connection was closed

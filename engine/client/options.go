@@ -70,19 +70,29 @@ type address struct {
 	tls           *tls.Config // nil: plain
 }
 
+// CheckAddress says, with [ErrInvalidAddress], whether [Dial] could make sense of an
+// address. It connects to nothing.
+func CheckAddress(addr string) error {
+	_, err := parseAddress(addr, nil)
+	return err
+}
+
 // parseAddress reads "host:port", "tls://host:port" and "unix:/path".
 func parseAddress(s string, config *tls.Config) (address, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		if path == "" {
-			return address{}, fmt.Errorf("client: address %q: there is no path behind unix:, as in unix:/run/ringfence", s)
+			return address{}, fmt.Errorf("%w: %q: there is no path behind unix:, as in unix:/run/ringfence", ErrInvalidAddress, s)
 		}
 		return address{network: "unix", host: path}, nil
 	}
 	rest, secure := strings.CutPrefix(s, "tls://")
 	a := address{network: "tcp", host: rest}
 	name, port, err := net.SplitHostPort(rest)
+	if err == nil && port != "" {
+		_, err = net.LookupPort("tcp", port) // a number, or the name of a service; it asks no network
+	}
 	if err != nil || port == "" {
-		return a, fmt.Errorf("client: address %q: want host:port, tls://host:port or unix:/path", s)
+		return a, fmt.Errorf("%w: %q: want host:port, tls://host:port or unix:/path", ErrInvalidAddress, s)
 	}
 	if !secure && config == nil {
 		return a, nil
