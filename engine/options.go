@@ -54,6 +54,12 @@ type Options struct {
 	spaceEvery time.Duration    // likewise: how often free space is looked at
 }
 
+// The least that an [Engine] works with.
+const (
+	MinArenaBytes   = 4 << 20
+	MinSegmentBytes = 1 << 20
+)
+
 const weekMillis = 7 * 24 * 3600 * 1000
 
 func (o Options) withDefaults(cpus int) (Options, error) {
@@ -75,9 +81,9 @@ func (o Options) withDefaults(cpus int) (Options, error) {
 	switch {
 	case o.IO != "auto" && o.IO != "io_uring" && o.IO != "pool":
 		return o, fmt.Errorf("engine: IO is %q, want auto, io_uring or pool", o.IO)
-	case o.ArenaBytes < 4<<20:
+	case o.ArenaBytes < MinArenaBytes:
 		return o, fmt.Errorf("engine: ArenaBytes is %d, want 4 MiB or more", o.ArenaBytes)
-	case o.SegmentBytes < 1<<20:
+	case o.SegmentBytes < MinSegmentBytes:
 		return o, fmt.Errorf("engine: SegmentBytes is %d, want 1 MiB or more", o.SegmentBytes)
 	case o.OpenFiles < 16:
 		return o, fmt.Errorf("engine: OpenFiles is %d, want 16 or more", o.OpenFiles)

@@ -178,6 +178,9 @@ func (a *app) benchFlags(cmd *cobra.Command, f *benchFlags) {
 	fl.BoolVar(&f.allowErrors, "allow-errors", false, "print rates although appends failed")
 }
 
+// smallestFloor is the smallest file that the floor runs on: one of the largest batches.
+const smallestFloor = engine.MaxBatchBytes
+
 // maxSeconds is the longest measurement, a day.
 const maxSeconds = 86400.0
 
@@ -212,8 +215,10 @@ func (f benchFlags) check(given func(string) bool) error {
 		return fmt.Errorf("--record is %d bytes: want 32 or more", f.record)
 	case f.batch > engine.MaxBatchBytes || f.batch != 0 && f.batch < f.record+1024:
 		return fmt.Errorf("--batch is %d bytes: want 0, or --record and 1024 more, to %s", f.batch, bytesText(engine.MaxBatchBytes))
-	case f.segment < 1:
-		return errors.New("--segment is 0")
+	case f.segment < engine.MinSegmentBytes || f.segment > maxSize:
+		return fmt.Errorf("--segment is %d bytes: want %s to %s", f.segment, bytesText(engine.MinSegmentBytes), bytesText(sizeFlag(maxSize)))
+	case given("floor-size") && (f.floorSize < smallestFloor || f.floorSize > maxSize):
+		return fmt.Errorf("--floor-size is %d bytes: want %s to %s", f.floorSize, bytesText(sizeFlag(smallestFloor)), bytesText(sizeFlag(maxSize)))
 	case f.retain != 0 && f.retain < f.segment:
 		return fmt.Errorf("--retain is %s: want 0, or --segment (%s) at least", bytesText(f.retain), bytesText(f.segment))
 	}

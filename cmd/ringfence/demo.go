@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,7 +98,13 @@ func (a *app) demo(ctx context.Context, f demoFlags) (err error) {
 	if err := checkIO(a.engine); err != nil {
 		return err
 	}
+	if f.lines < 0 {
+		return usageError{fmt.Errorf("--lines is %d: want 0, which is all, or more", f.lines)}
+	}
 	dir, err := os.MkdirTemp(f.dir, "ringfence-demo-")
+	if errors.Is(err, fs.ErrNotExist) {
+		return notFound{fmt.Errorf("--dir: %w", err)}
+	}
 	if err != nil {
 		return fmt.Errorf("temporary directory: %w", err)
 	}

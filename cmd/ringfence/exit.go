@@ -40,7 +40,7 @@ var exitCodes = []struct {
 }{
 	{exitOK, "done"},
 	{exitFailed, "failed for a reason that has no code of its own; the message says which"},
-	{exitUsage, "the command line is wrong, a name is not allowed, or a cursor is not usable"},
+	{exitUsage, "the command line is wrong, or a setting in the environment or in a file; a name is not allowed, or a cursor is not usable"},
 	{exitNotFound, "the topic, range, group, policy, user, file or data directory does not exist"},
 	{exitConflict, "it exists already, or its state does not allow this"},
 	{exitLocked, "another process has the data directory open"},
@@ -51,7 +51,7 @@ var exitCodes = []struct {
 	{exitUnproven, "a demo or benchmark ran, and its result is not what it must be"},
 	{exitDenied, "the server does not let this user in, now or at all, or the user may not do this"},
 	{exitUnreachable, "the server cannot be reached, or takes no requests"},
-	{exitRefused, "serve refuses to start: what it was told would be unsafe, or is not complete"},
+	{exitRefused, "serve refuses to start: its settings can be understood (else it ends with 2), and would be unsafe, or are not complete: a file of a secret or a certificate too"},
 	{exitInterrupted, "stopped by SIGINT or SIGTERM; what was acknowledged is stored"},
 }
 
@@ -142,7 +142,7 @@ func exitCode(err error) int {
 		return exitInterrupted
 	case errors.As(err, &usage), is(engine.ErrInvalidTopicName, engine.ErrInvalidCursor, engine.ErrForeignCursor, engine.ErrCursorPastEnd, engine.ErrNotASource,
 		engine.ErrInvalidBits, engine.ErrInvalidPolicy, engine.ErrInvalidGroup,
-		engine.ErrInvalidUser, engine.ErrInvalidPassword, engine.ErrInvalidGrant, engine.ErrInvalidToken):
+		engine.ErrInvalidUser, client.ErrInvalidAddress, engine.ErrInvalidPassword, engine.ErrInvalidGrant, engine.ErrInvalidToken):
 		return exitUsage
 	case errors.As(err, &den), is(client.ErrRefused):
 		return exitDenied

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
@@ -59,9 +56,11 @@ closed.
 
 Every setting below can also stand in the environment, as RINGFENCE_ and its name
 in capitals with _ for -, and in the file that --config names, as lines of
-"name = value", where data-dir is one more. The command line wins over the environment,
+"name = value", where data-dir and io are two more. The command line wins over the environment,
 that over the file.
-What nobody knows is refused, and each value is logged with where it is from.
+What nobody knows is refused, and each value is logged with where it is from. A value
+that cannot be used ends with exit code 2, wherever it stands; values that would be
+unsafe, or are not complete, end with 78.
 
 The admin address answers /health (the process is up), /ready (it takes requests),
 /metrics (Prometheus) and /debug/pprof. It is for the operator: give it no address
@@ -85,6 +84,7 @@ machines reach it takes --insecure as well.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, &f) },
 	}
 	fl := cmd.Flags()
+	fl.SortFlags = false
 	fl.StringVar(&f.config, "config", "", "file of settings")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:4040", "address for clients; \"\" for none")
 	fl.StringVar(&f.socket, "socket", "", "Unix socket for clients of this host, who speak no TLS there")
@@ -115,6 +115,9 @@ machines reach it takes --insecure as well.`,
 	fl.DurationVar(&f.frameTime, "frame-timeout", 30*time.Second, "for one request to arrive whole")
 	fl.DurationVar(&f.groupSession, "group-session", 30*time.Second, "for a group's member to be silent before its ranges go to others")
 	fl.DurationVar(&f.writeTime, "write-timeout", 30*time.Second, "for a client to take what it is sent")
+	for _, list := range []string{"shm-uids", "shm-gids", "shm-trusted-uids"} {
+		fl.Lookup(list).DefValue = "" // in place of []
+	}
 	return cmd
 }
 
@@ -135,12 +138,12 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err := checkIO(a.engine); err != nil {
 		return err
 	}
+	if err := f.check(); err != nil {
+		return usageError{err}
+	}
 	tlsConfig, err := f.tls(log)
 	if err != nil {
 		return err
-	}
-	if err := f.checkLimits(); err != nil {
-		return usageError{err}
 	}
 	reach, err := f.mayListen()
 	if err != nil {
@@ -191,44 +194,6 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	return d.run(cmd.Context())
 }
 
-// checkLimits refuses what no server can work with, before anything is opened.
-func (f *serveFlags) checkLimits() error {
-	for _, n := range []struct {
-		name string
-		n    int
-	}{{"max-connections", f.maxConns}, {"max-connections-per-ip", f.maxPerIP}, {"max-requests", f.maxRequests}, {"shm-clients", f.shmClients}} {
-		if n.n < 1 {
-			return fmt.Errorf("--%s is %d: want 1 or more", n.name, n.n)
-		}
-	}
-	if f.shmArena < shm.MinArena || f.shmArena > shm.MaxArena || f.shmMemory < f.shmArena {
-		return fmt.Errorf("--shm-arena is %d and --shm-memory %d bytes: want %d to %d for one client, and as much or more for all",
-			f.shmArena, f.shmMemory, shm.MinArena, shm.MaxArena)
-	}
-	for _, id := range slices.Concat(f.shmUIDs, f.shmGIDs, f.shmTrusted) {
-		if id >= math.MaxUint32 {
-			return fmt.Errorf("--shm-uids, --shm-gids and --shm-trusted-uids: %d is no number of a user or group", id)
-		}
-	}
-	for _, d := range []struct {
-		name string
-		d    time.Duration
-	}{{"idle-timeout", f.idle}, {"frame-timeout", f.frameTime}, {"write-timeout", f.writeTime}, {"shutdown-grace", f.grace}} {
-		if d.d <= 0 {
-			return fmt.Errorf("--%s is %s: want more than 0", d.name, d.d)
-		}
-	}
-	return nil
-}
-
-// numbers are those of users or groups.
-func numbers(list []uint) (ids []uint32) {
-	for _, n := range list {
-		ids = append(ids, uint32(n))
-	}
-	return ids
-}
-
 func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
@@ -242,19 +207,6 @@ func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(a.err, o)), nil
 	}
 	return nil, usageError{fmt.Errorf("--log-format is %q: want text or json", f.logFormat)}
-}
-
-// isLoopback says whether only this machine reaches an address.
-func isLoopback(addr string) (bool, error) {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false, err
-	}
-	if host == "localhost" {
-		return true, nil
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return ip != nil && ip.IsLoopback(), nil
 }
 
 // daemon is a server with its listeners, from bind to the end of run.

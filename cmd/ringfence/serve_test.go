@@ -242,7 +242,6 @@ func TestServeRefusals(t *testing.T) {
 		{[]string{"--listen", "nonsense"}, exitUsage, "nonsense"},
 		{[]string{"--log-level", "loud"}, exitUsage, "loud"},
 		{[]string{"--log-format", "xml"}, exitUsage, "xml"},
-		{[]string{"--segment-size", "1"}, exitFailed, "SegmentBytes"},
 		{[]string{"--max-connections", "-1"}, exitUsage, "-1"},
 	} {
 		code, errText := serveRefused(t, c.args...)

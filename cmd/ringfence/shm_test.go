@@ -58,7 +58,7 @@ func TestServeSharedRefusals(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"--listen", "", "--shm", socket}, exitFailed, "there is something of that name"},
+		{[]string{"--listen", "", "--shm", socket}, exitUsage, "there is something of that name"},
 		{[]string{"--shm-arena", "1KiB"}, exitUsage, "--shm-arena"},
 		{[]string{"--shm-arena", "64MiB", "--shm-memory", "32MiB"}, exitUsage, "--shm-memory"},
 		{[]string{"--shm-clients", "0"}, exitUsage, "--shm-clients"},

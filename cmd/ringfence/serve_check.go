@@ -1,0 +1,119 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/shm"
+)
+
+// check refuses settings that cannot be used, before anything is opened. What depends on
+// the host at the moment, as an address that is taken, is found when it is used.
+func (f *serveFlags) check() error {
+	if err := f.checkLimits(); err != nil {
+		return err
+	}
+	return errors.Join(checkListen("listen", f.listen), checkListen("admin", f.admin),
+		checkSocket("socket", f.socket), checkSocket("shm", f.shm))
+}
+
+func (f *serveFlags) checkLimits() error {
+	for _, n := range []struct {
+		name string
+		n    int
+	}{{"max-connections", f.maxConns}, {"max-connections-per-ip", f.maxPerIP}, {"max-requests", f.maxRequests}, {"shm-clients", f.shmClients}} {
+		if n.n < 1 || n.n > maxCount {
+			return fmt.Errorf("--%s is %d: want 1 to %d", n.name, n.n, maxCount)
+		}
+	}
+	for _, n := range []struct {
+		name     string
+		n, least sizeFlag
+	}{{"segment-size", f.segment, engine.MinSegmentBytes}, {"arena-size", f.arena, engine.MinArenaBytes}, {"reserve-size", f.reserve, 1}} {
+		if n.n < n.least || n.n > maxSize {
+			return fmt.Errorf("--%s is %d bytes: want %s to %s", n.name, n.n, bytesText(n.least), bytesText(sizeFlag(maxSize)))
+		}
+	}
+	if f.shmArena < shm.MinArena || f.shmArena > shm.MaxArena || f.shmMemory < f.shmArena {
+		return fmt.Errorf("--shm-arena is %d and --shm-memory %d bytes: want %d to %d for one client, and as much or more for all",
+			f.shmArena, f.shmMemory, shm.MinArena, shm.MaxArena)
+	}
+	for _, id := range slices.Concat(f.shmUIDs, f.shmGIDs, f.shmTrusted) {
+		if id >= math.MaxUint32 {
+			return fmt.Errorf("--shm-uids, --shm-gids and --shm-trusted-uids: %d is no number of a user or group", id)
+		}
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{{"idle-timeout", f.idle}, {"frame-timeout", f.frameTime}, {"write-timeout", f.writeTime}, {"group-session", f.groupSession}, {"shutdown-grace", f.grace}} {
+		if d.d <= 0 {
+			return fmt.Errorf("--%s is %s: want more than 0", d.name, d.d)
+		}
+	}
+	return nil
+}
+
+const (
+	maxCount = 1 << 24 // more than any host has of what is counted, and its sums fit an int
+	maxSize  = 1 << 50 // likewise of what is measured
+)
+
+// checkListen refuses an address that no host could listen on.
+func checkListen(setting, addr string) error {
+	if addr == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("--%s is %q: want HOST:PORT with a port from 0 to 65535: %w", setting, addr, err)
+	}
+	return nil
+}
+
+const maxSocketPath = 107 // bytes; the kernel's limit
+
+// checkSocket refuses a path where there can be no socket.
+func checkSocket(setting, path string) error {
+	if path == "" {
+		return nil
+	}
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("--%s %s: the path of a socket has %d bytes at most, and this one has %d", setting, path, maxSocketPath, len(path))
+	}
+	if st, err := os.Lstat(path); err == nil && st.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("--%s %s: there is something of that name that is no socket: give another one, or remove it", setting, path)
+	}
+	return nil
+}
+
+// isLoopback says whether only this machine reaches an address.
+func isLoopback(addr string) (bool, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, err
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback(), nil
+}
+
+// numbers are those of users or groups.
+func numbers(list []uint) (ids []uint32) {
+	for _, n := range list {
+		ids = append(ids, uint32(n))
+	}
+	return ids
+}
