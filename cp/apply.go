@@ -28,7 +28,7 @@ func (s *State) ApplyBytes(b []byte) Reply {
 // known is false for nil and for pointers to commands, which no log can hold.
 func known(cmd Command) bool {
 	switch cmd.(type) {
-	case CreateTopic, SealTopic, DeleteTopic, SplitRange, MergeRanges,
+	case CreateTopic, SealTopic, DeleteTopic, SplitRange, MergeRanges, boundedSplit, boundedMerge,
 		RegisterSegment, SealSegment, DeleteSegment, SetSegmentReplicas,
 		CommitOffset, CommitRanges, FenceGroup, DeleteGroup,
 		DefinePolicy, DeletePolicy, BindTopicPolicy,

@@ -42,7 +42,7 @@ func (t *topic) admits(id fence.RangeID, p Position) error {
 		return ErrNoSuchRange
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(p), fence.RangeID.Compare) {
-		if !r.reads(source) {
+		if !t.reads(r, source) {
 			return ErrNotASource
 		}
 		if end, known := t.ranges[source.Seq].end(); known && p[source] > end {
@@ -109,30 +109,24 @@ func (t *topic) raise(p, to Position) Position {
 // prune drops the positions of ranges whose children all have one, or have been
 // superseded in the same way.
 func (t *topic) prune(positions map[uint32]Position) {
-	covered := map[uint32]bool{}
-	var has func(seq uint32) bool
-	all := func(children []fence.RangeID) bool {
-		return len(children) > 0 && !slices.ContainsFunc(children, func(c fence.RangeID) bool { return !has(c.Seq) })
-	}
-	has = func(seq uint32) bool {
-		if _, ok := positions[seq]; ok {
-			return true
-		}
-		answer, known := covered[seq]
-		if !known {
-			answer = all(t.ranges[seq].rec.Children)
-			covered[seq] = answer
-		}
-		return answer
-	}
-	var gone []uint32
+	low := uint32(len(t.ranges))
 	for seq := range positions {
-		if all(t.ranges[seq].rec.Children) {
-			gone = append(gone, seq)
+		if len(t.ranges[seq].rec.Children) > 0 {
+			low = min(low, seq)
 		}
 	}
-	for _, seq := range gone {
-		delete(positions, seq)
+	superseded := make([]bool, uint32(len(t.ranges))-low) // from low on; children come after their parents
+	for i := len(superseded) - 1; i >= 0; i-- {
+		children := t.ranges[low+uint32(i)].rec.Children
+		superseded[i] = len(children) > 0 && !slices.ContainsFunc(children, func(c fence.RangeID) bool {
+			_, ok := positions[c.Seq]
+			return !ok && !superseded[c.Seq-low]
+		})
+	}
+	for seq := range positions {
+		if seq >= low && superseded[seq-low] {
+			delete(positions, seq)
+		}
 	}
 }
 

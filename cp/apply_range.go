@@ -6,7 +6,9 @@ import (
 	"github.com/ringfence/ringfence/fence"
 )
 
-func (c SplitRange) apply(s *State) Reply {
+func (c SplitRange) apply(s *State) Reply { return c.split(s, withinRanges) }
+
+func (c SplitRange) split(s *State, within limit) Reply {
 	t, r, err := s.openRange(c.Range)
 	switch {
 	case err != nil:
@@ -18,22 +20,24 @@ func (c SplitRange) apply(s *State) Reply {
 	case r.rec.End-r.rec.Start < 2*t.unit():
 		return refuse(ErrCannotSplit)
 	}
-	parents, ok := t.lineage(r.rec)
-	if !ok || t.rec.NextRangeSeq > maxRangeSeq-2 {
+	line := t.half(r)
+	if !within(t, 2, line) {
 		return refuse(ErrLimit)
 	}
 	t = s.change(t)
-	t.ancestors += len(parents)
+	t.ancestors += line.ancestors
 	mid := r.rec.Start + (r.rec.End-r.rec.Start)/2
 	from := []fence.RangeID{r.rec.ID}
-	left := t.add(r.rec.Start, mid, from, parents)
-	right := t.add(mid, r.rec.End, from, parents)
+	left := t.add(r.rec.Start, mid, from, line)
+	right := t.add(mid, r.rec.End, from, line)
 	t.retire(r.rec.ID.Seq, left, right)
 	t.replace(1, left, right)
 	return Reply{Range: left.ID, Range2: right.ID}
 }
 
-func (c MergeRanges) apply(s *State) Reply {
+func (c MergeRanges) apply(s *State) Reply { return c.merge(s, withinRanges) }
+
+func (c MergeRanges) merge(s *State, within limit) Reply {
 	t, a, err := s.openRange(c.A)
 	if err != nil {
 		return refuse(err)
@@ -54,14 +58,14 @@ func (c MergeRanges) apply(s *State) Reply {
 	case !buddies(a.rec, b.rec):
 		return refuse(ErrNotBuddies)
 	}
-	parents, ok := t.lineage(a.rec, b.rec)
-	if !ok || t.rec.NextRangeSeq > maxRangeSeq-1 {
+	line := t.sum(a, b)
+	if !within(t, 1, line) {
 		return refuse(ErrLimit)
 	}
 	t = s.change(t)
-	t.ancestors += len(parents)
+	t.ancestors += line.ancestors
 	start, end := min(a.rec.Start, b.rec.Start), max(a.rec.End, b.rec.End)
-	child := t.add(start, end, []fence.RangeID{a.rec.ID, b.rec.ID}, parents)
+	child := t.add(start, end, []fence.RangeID{a.rec.ID, b.rec.ID}, line)
 	t.retire(a.rec.ID.Seq, child)
 	t.retire(b.rec.ID.Seq, child)
 	t.replace(2, child)
@@ -77,32 +81,14 @@ func buddies(a, b *Range) bool {
 	return b.End-b.Start == size && a.Start^size == b.Start
 }
 
-// lineage lists the ancestors of a child of these ranges by sequence, in which
-// a parent always comes before its children; false when t has room for no more.
-func (t *topic) lineage(from ...*Range) ([]fence.RangeID, bool) {
-	var all []fence.RangeID
-	for _, r := range from {
-		all = append(append(all, r.Parents...), r.ID)
-	}
-	slices.SortFunc(all, fence.RangeID.Compare)
-	all = slices.Clip(slices.Compact(all))
-	return all, len(all) <= MaxLineage && t.ancestors+len(all) <= MaxAncestors
-}
-
 // add makes an active range with the topic's next sequence. It is not yet
 // listed as active.
-func (t *topic) add(start, end uint64, from, parents []fence.RangeID) *Range {
+func (t *topic) add(start, end uint64, from []fence.RangeID, line line) *Range {
 	rec := *t.rec
-	r := &Range{
-		ID:      fence.RangeID{Topic: rec.ID, Seq: rec.NextRangeSeq},
-		Start:   start,
-		End:     end,
-		Parents: parents,
-		From:    from,
-	}
+	r := &Range{ID: fence.RangeID{Topic: rec.ID, Seq: rec.NextRangeSeq}, Start: start, End: end, From: from}
 	rec.NextRangeSeq++
 	t.rec = &rec
-	t.ranges = append(t.ranges, &rng{own: t.own, rec: r})
+	t.ranges = append(t.ranges, &rng{own: t.own, rec: r, over: line.over, ancestors: line.ancestors})
 	return r
 }
 

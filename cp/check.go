@@ -63,10 +63,10 @@ func (t *topic) check() error {
 			return err
 		}
 		if from := r.rec.From; len(from) != 1 || t.rng(from[0].Seq).rec.Children[0] == r.rec.ID {
-			ancestors += len(r.rec.Parents)
+			ancestors += r.ancestors
 		}
 	}
-	if ancestors != t.ancestors || ancestors > MaxAncestors {
+	if ancestors != t.ancestors {
 		return t.broken("has %d ancestors, counted as %d", ancestors, t.ancestors)
 	}
 	if err := t.checkTiling(); err != nil {
@@ -94,7 +94,7 @@ func (t *topic) checkRange(seq uint32, r *rng) error {
 	case t.rec.Phase == Active && (rec.Phase == Sealed) != (len(rec.Children) > 0):
 		return broken("is sealed %v with %d children", rec.Phase == Sealed, len(rec.Children))
 	}
-	if err := t.checkBirth(rec); err != nil {
+	if err := t.checkBirth(r); err != nil {
 		return broken("%v", err)
 	}
 	if err := t.checkChildren(rec); err != nil {
@@ -107,9 +107,10 @@ func (t *topic) checkRange(seq uint32, r *rng) error {
 }
 
 // checkBirth: a range is the root, half of the one range it comes from, or the
-// sum of the two buddies it comes from; and its ancestry says so.
-func (t *topic) checkBirth(rec *Range) error {
-	var parents []*Range
+// sum of the two buddies it comes from; and its line says so.
+func (t *topic) checkBirth(r *rng) error {
+	rec := r.rec
+	var parents []*rng
 	for _, id := range rec.From {
 		p := t.rng(id.Seq)
 		if id.Topic != t.rec.ID || p == nil || id.Seq >= rec.ID.Seq {
@@ -118,26 +119,27 @@ func (t *topic) checkBirth(rec *Range) error {
 		if !slices.Contains(p.rec.Children, rec.ID) {
 			return fmt.Errorf("is no child of %v, which it comes from", id)
 		}
-		parents = append(parents, p.rec)
+		parents = append(parents, p)
 	}
-	fits := false
+	fits, want := false, line{}
 	switch len(parents) {
 	case 0:
 		fits = rec.ID.Seq == 0 && rec.Start == 0 && rec.End == keyspace
 	case 1:
-		p := parents[0]
+		p := parents[0].rec
+		want = t.half(parents[0])
 		mid := p.Start + (p.End-p.Start)/2
 		fits = rec.Start == p.Start && rec.End == mid || rec.Start == mid && rec.End == p.End
 	case 2:
-		a, b := parents[0], parents[1]
-		fits = buddies(a, b) && rec.Start == min(a.Start, b.Start) && rec.End == max(a.End, b.End)
+		a, b := parents[0].rec, parents[1].rec
+		want = t.sum(parents[0], parents[1])
+		fits = buddies(a, b) && parents[0].over == parents[1].over && rec.Start == min(a.Start, b.Start) && rec.End == max(a.End, b.End)
 	}
 	if !fits {
 		return fmt.Errorf("covers [%d,%d), which does not follow from %v", rec.Start, rec.End, rec.From)
 	}
-	want, _ := (&topic{}).lineage(parents...)
-	if len(want) > MaxLineage || !slices.Equal(want, rec.Parents) {
-		return fmt.Errorf("has ancestors %v, want %v", rec.Parents, want)
+	if have := (line{r.over, r.ancestors}); have != want {
+		return fmt.Errorf("has the line %v, want %v", have, want)
 	}
 	return nil
 }
@@ -272,7 +274,7 @@ func (t *topic) checkGroups() error {
 				return t.broken("group %q: has finished range %d, which is active", name, seq)
 			}
 			for source := range p {
-				if !r.reads(source) {
+				if !t.reads(r, source) {
 					return t.broken("group %q: reads %v for range %d", name, source, seq)
 				}
 			}

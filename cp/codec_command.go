@@ -23,8 +23,8 @@ const (
 	tagCreateTopic        = 1
 	tagSealTopic          = 2
 	tagDeleteTopic        = 3
-	tagSplitRange         = 4
-	tagMergeRanges        = 5
+	tagBoundedSplit       = 4 // see lineage.go
+	tagBoundedMerge       = 5
 	tagRegisterSegment    = 6
 	tagSealSegment        = 7
 	tagDeleteSegment      = 8
@@ -46,6 +46,8 @@ const (
 	tagDeleteToken        = 24
 	tagSetQuota           = 25
 	tagCommitRanges       = 26
+	tagSplitRange         = 27
+	tagMergeRanges        = 28
 )
 
 // MaxCommand bounds an encoded command.
@@ -86,10 +88,12 @@ var decoders = [256]func(*decoder) Command{
 	tagCreateTopic: func(d *decoder) Command {
 		return CreateTopic{Name: d.string(), Bits: d.u8(), ID: d.topicID(), At: d.i64()}
 	},
-	tagSealTopic:   func(d *decoder) Command { return SealTopic{Name: d.string()} },
-	tagDeleteTopic: func(d *decoder) Command { return DeleteTopic{Name: d.string(), ID: d.topicID()} },
-	tagSplitRange:  func(d *decoder) Command { return SplitRange{Range: d.rangeID()} },
-	tagMergeRanges: func(d *decoder) Command { return MergeRanges{A: d.rangeID(), B: d.rangeID()} },
+	tagSealTopic:    func(d *decoder) Command { return SealTopic{Name: d.string()} },
+	tagDeleteTopic:  func(d *decoder) Command { return DeleteTopic{Name: d.string(), ID: d.topicID()} },
+	tagBoundedSplit: func(d *decoder) Command { return boundedSplit{SplitRange{Range: d.rangeID()}} },
+	tagBoundedMerge: func(d *decoder) Command { return boundedMerge{MergeRanges{A: d.rangeID(), B: d.rangeID()}} },
+	tagSplitRange:   func(d *decoder) Command { return SplitRange{Range: d.rangeID()} },
+	tagMergeRanges:  func(d *decoder) Command { return MergeRanges{A: d.rangeID(), B: d.rangeID()} },
 	tagRegisterSegment: func(d *decoder) Command {
 		return RegisterSegment{
 			ID: d.segmentID(), Replicas: d.nodes(), Start: d.u64(),
@@ -134,6 +138,8 @@ var decoders = [256]func(*decoder) Command{
 func (CreateTopic) tag() byte        { return tagCreateTopic }
 func (SealTopic) tag() byte          { return tagSealTopic }
 func (DeleteTopic) tag() byte        { return tagDeleteTopic }
+func (boundedSplit) tag() byte       { return tagBoundedSplit }
+func (boundedMerge) tag() byte       { return tagBoundedMerge }
 func (SplitRange) tag() byte         { return tagSplitRange }
 func (MergeRanges) tag() byte        { return tagMergeRanges }
 func (RegisterSegment) tag() byte    { return tagRegisterSegment }

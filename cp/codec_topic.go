@@ -20,7 +20,7 @@ import (
 //	end-4  4 CRC-32C of everything before it
 //
 // What follows from that is left out and computed on the way in: the ids, the
-// full ancestry, the children and the list of active ranges. A migration's fence
+// lines, the children and the list of active ranges. A migration's fence
 // belongs to a vnode and is not exported.
 const exportVersion = 1
 
@@ -181,14 +181,14 @@ func (d *decoder) phase() Phase {
 // rng reads the next range of t and makes it known to its parents.
 func (d *decoder) rng(t *topic) *rng {
 	rec := &Range{ID: t.rangeID(uint32(len(t.ranges))), Start: d.u64(), End: d.u64(), Phase: d.phase()}
-	parents := make([]*Range, d.u8())
+	parents := make([]*rng, d.u8())
 	for i := range parents {
 		p := t.rng(d.u32())
 		if p == nil || len(parents) > 2 {
 			d.fail()
 			return nil
 		}
-		parents[i] = p.rec
+		parents[i] = p
 		rec.From = append(rec.From, p.rec.ID)
 	}
 	rec.NextOffset, rec.NextSequence = d.u64(), d.u32()
@@ -207,28 +207,21 @@ func (d *decoder) rng(t *topic) *rng {
 	if d.failed {
 		return nil
 	}
-	var ok bool
-	if rec.Parents, ok = ancestry(t, parents); !ok {
-		d.fail()
-		return nil
+	var l line
+	switch len(parents) {
+	case 1:
+		l = t.half(parents[0])
+	case 2:
+		l = t.sum(parents[0], parents[1])
+	}
+	r.over, r.ancestors = l.over, l.ancestors
+	if len(parents) != 1 || len(parents[0].rec.Children) == 0 { // else its other half was counted
+		t.ancestors += l.ancestors
 	}
 	for _, p := range parents {
-		p.Children = append(p.Children, rec.ID)
+		p.rec.Children = append(p.rec.Children, rec.ID)
 	}
 	return r
-}
-
-// ancestry is the lineage of a child of these parents; siblings share one list.
-func ancestry(t *topic, parents []*Range) ([]fence.RangeID, bool) {
-	if len(parents) == 0 {
-		return nil, true
-	}
-	if len(parents) == 1 && len(parents[0].Children) > 0 {
-		return t.ranges[parents[0].Children[0].Seq].rec.Parents, true
-	}
-	list, ok := t.lineage(parents...)
-	t.ancestors += len(list)
-	return list, ok
 }
 
 func (d *decoder) segment(id fence.RangeID) *Segment {

@@ -188,7 +188,11 @@ func Target(cmd Command) (name string, id fence.TopicID) {
 		return c.Name, c.ID
 	case SplitRange:
 		return "", c.Range.Topic
+	case boundedSplit:
+		return "", c.Range.Topic
 	case MergeRanges:
+		return "", c.A.Topic
+	case boundedMerge:
 		return "", c.A.Topic
 	case RegisterSegment:
 		return "", c.ID.Range.Topic

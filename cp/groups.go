@@ -90,11 +90,8 @@ func (s *State) Unread(group, topic string) Position {
 		}
 	}
 	next := make(Position, len(t.active))
-	for source, offset := range all {
-		parents := t.ranges[source.Seq].rec.Parents
-		if !slices.ContainsFunc(parents, func(p fence.RangeID) bool { _, unfinished := all[p]; return unfinished }) {
-			next[source] = offset
-		}
+	for _, source := range s.Foremost(all) {
+		next[source] = all[source]
 	}
 	return next
 }
@@ -110,7 +107,7 @@ func (s *State) Resume(from map[fence.RangeID]Position, id fence.RangeID) (Posit
 	known := make(map[uint32]Position, len(from))
 	for r, p := range from {
 		if r.Topic == id.Topic && t.rng(r.Seq) != nil {
-			known[r.Seq] = t.rng(r.Seq).sources(p)
+			known[r.Seq] = t.sources(t.rng(r.Seq), p)
 		}
 	}
 	p := (&resume{t: t, positions: known}).position(id.Seq)
@@ -118,10 +115,10 @@ func (s *State) Resume(from map[fence.RangeID]Position, id fence.RangeID) (Posit
 }
 
 // sources is p without what is neither r nor an ancestor of it.
-func (r *rng) sources(p Position) Position {
+func (t *topic) sources(r *rng, p Position) Position {
 	out := make(Position, len(p))
 	for source, offset := range p {
-		if r.reads(source) {
+		if t.reads(r, source) {
 			out[source] = offset
 		}
 	}
@@ -130,52 +127,54 @@ func (r *rng) sources(p Position) Position {
 
 // reads says whether a range's reader reads this source: the range itself or an
 // ancestor.
-func (r *rng) reads(source fence.RangeID) bool {
-	if source == r.rec.ID {
-		return true
-	}
-	_, ok := slices.BinarySearchFunc(r.rec.Parents, source, fence.RangeID.Compare)
-	return ok
+func (t *topic) reads(r *rng, source fence.RangeID) bool {
+	a := t.rng(source.Seq)
+	return source.Topic == t.rec.ID && a != nil && (a == r || t.isAncestor(a, r))
 }
 
-// resume computes positions of one reader, each range once.
+// resume computes positions of one reader.
 type resume struct {
 	t         *topic
 	positions map[uint32]Position // what it recorded, by the sequence of the range
-	done      map[uint32]Position
 }
 
-// position is nil when the reader recorded none in the range or before it.
+// position is nil when the reader recorded none in the range or before it. Else it is what
+// it recorded last on each of the ways that lead to the range, at the lower offset where
+// two name one source; and what lies on these ways behind that, from the start. A way on
+// which nothing was recorded counts from the root on.
 func (w *resume) position(seq uint32) Position {
 	if p, ok := w.positions[seq]; ok {
 		return w.t.unfinished(p)
 	}
-	r := w.t.ranges[seq].rec
-	if len(r.From) == 0 || len(w.positions) == 0 {
+	if len(w.positions) == 0 {
 		return nil
 	}
-	if p, ok := w.done[seq]; ok {
-		return p
-	}
-	var sum Position
-	for _, parent := range r.From {
-		if p := w.position(parent.Seq); p != nil {
-			sum = sum.union(p)
+	sum, recorded := Position{}, false
+	seen := map[uint32]bool{seq: true}
+	var behind []uint32
+	for next := []uint32{seq}; len(next) > 0; {
+		at := next[len(next)-1]
+		next = next[:len(next)-1]
+		if p, ok := w.positions[at]; ok {
+			sum.lower(p)
+			recorded = true
+			continue
 		}
-	}
-	if sum != nil {
-		for _, parent := range r.From {
-			if w.position(parent.Seq) == nil {
-				sum = sum.union(w.t.start(parent.Seq))
+		behind = append(behind, at)
+		for _, parent := range w.t.ranges[at].rec.From {
+			if !seen[parent.Seq] {
+				seen[parent.Seq] = true
+				next = append(next, parent.Seq)
 			}
 		}
-		sum = w.t.unfinished(sum.union(Position{r.ID: 0}))
 	}
-	if w.done == nil {
-		w.done = map[uint32]Position{}
+	if !recorded {
+		return nil
 	}
-	w.done[seq] = sum
-	return sum
+	for _, at := range behind {
+		sum[w.t.rangeID(at)] = 0
+	}
+	return w.t.unfinished(sum)
 }
 
 // reached is the position of a range, and its start for a reader that recorded none on
@@ -184,29 +183,29 @@ func (w *resume) reached(seq uint32) Position {
 	if p := w.position(seq); p != nil {
 		return p
 	}
-	return w.t.unfinished(w.t.start(seq))
+	return w.t.start(w.t.ranges[seq])
 }
 
-// union is a new position with the sources of both, at the lower offset.
-func (p Position) union(q Position) Position {
-	sum := make(Position, len(p)+len(q))
-	maps.Copy(sum, p)
+// lower adds what q has and p has not, or has at a higher offset.
+func (p Position) lower(q Position) {
 	for source, offset := range q {
-		if have, ok := sum[source]; !ok || offset < have {
-			sum[source] = offset
+		if have, ok := p[source]; !ok || offset < have {
+			p[source] = offset
 		}
 	}
-	return sum
 }
 
 // start is the position of a reader that has read nothing of a range.
-func (t *topic) start(seq uint32) Position {
-	r := t.ranges[seq].rec
-	p := make(Position, len(r.Parents)+1)
-	for _, source := range r.Parents {
-		p[source] = 0
+func (t *topic) start(r *rng) Position {
+	p := Position{}
+	for a := range t.lineage(r, 0) {
+		if offset, unfinished := a.goesOn(0); unfinished {
+			p[a.rec.ID] = offset
+		}
 	}
-	p[r.ID] = 0
+	if offset, unfinished := r.goesOn(0); unfinished {
+		p[r.rec.ID] = offset
+	}
 	return p
 }
 
@@ -215,21 +214,33 @@ func (t *topic) start(seq uint32) Position {
 func (t *topic) unfinished(p Position) Position {
 	out := make(Position, len(p))
 	for source, offset := range p {
-		r := t.ranges[source.Seq]
-		if end, known := r.end(); known && offset >= end {
-			if r.rec.Phase == Sealed {
-				continue
-			}
-			offset = end
+		if offset, unfinished := t.ranges[source.Seq].goesOn(offset); unfinished {
+			out[source] = offset
 		}
-		out[source] = offset
 	}
 	return out
 }
 
-// leaves visits the ranges without children, by sequence.
+// goesOn is where a reader at an offset of r goes on: not past an end that is known. It is
+// false for one that has read r to an end that stays.
+func (r *rng) goesOn(offset uint64) (uint64, bool) {
+	if end, known := r.end(); known && offset >= end {
+		return end, r.rec.Phase == Active
+	}
+	return offset, true
+}
+
+// leaves visits the ranges without children, in no order.
 func (t *topic) leaves() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
+		for _, r := range t.active { // all of them, unless the topic is sealed
+			if !yield(r.ID.Seq) {
+				return
+			}
+		}
+		if t.rec.Phase == Active {
+			return
+		}
 		for _, r := range t.ranges {
 			if len(r.rec.Children) == 0 && !yield(r.rec.ID.Seq) {
 				return

@@ -37,6 +37,14 @@ func restored(t fatal, b []byte) *cp.State {
 	return s
 }
 
+// ancestors are those of a range, oldest first.
+func ancestors(s *cp.State, id fence.RangeID) (all []fence.RangeID) {
+	for a := range s.Ancestors(id, 0) {
+		all = append(all, a.ID)
+	}
+	return all
+}
+
 // at is a commit of one range of topic 1: sources and offsets in pairs, and
 // offset 0 of the range itself unless they name it.
 func at(r uint32, pairs ...uint64) map[fence.RangeID]cp.Position {

@@ -64,7 +64,7 @@ func (m *model) position(g *mGroup, id fence.RangeID) cp.Position {
 		p := m.position(g, parent)
 		if known = known || p != nil; p == nil {
 			p = cp.Position{parent: 0}
-			for _, a := range m.rng(parent).Parents {
+			for _, a := range m.ancestors(parent) {
 				p[a] = 0
 			}
 		}
@@ -103,7 +103,7 @@ func (m *model) commit(c cp.CommitOffset) error {
 			}
 			p := c.Positions[id]
 			for _, source := range slices.SortedFunc(maps.Keys(p), fence.RangeID.Compare) {
-				if source != id && !slices.Contains(r.Parents, source) {
+				if source != id && !slices.Contains(m.ancestors(id), source) {
 					return cp.ErrNotASource
 				}
 				if end, known := m.knownEnd(source); known && p[source] > end {
@@ -144,7 +144,7 @@ func (m *model) reached(g *mGroup, r *cp.Range) cp.Position {
 		return p
 	}
 	p := cp.Position{r.ID: 0}
-	for _, a := range r.Parents {
+	for _, a := range m.ancestors(r.ID) {
 		p[a] = 0
 	}
 	return m.trim(p)
@@ -194,7 +194,7 @@ func (m *model) unread(g *mGroup, t fence.TopicID) cp.Position {
 	}
 	next := maps.Clone(all)
 	for source := range all {
-		for _, a := range m.rng(source).Parents {
+		for _, a := range m.ancestors(source) {
 			if _, ok := all[a]; ok {
 				delete(next, source)
 			}

@@ -220,17 +220,24 @@ func (m *model) child(start, end uint64, from ...*cp.Range) *cp.Range {
 	t.NextRangeSeq++
 	for _, p := range from {
 		c.From = append(c.From, p.ID)
-		for _, a := range append(slices.Clone(p.Parents), p.ID) {
-			if !slices.Contains(c.Parents, a) {
-				c.Parents = append(c.Parents, a)
-			}
-		}
 		p.Phase = cp.Sealed
 		p.Children = append(p.Children, c.ID)
 	}
-	slices.SortFunc(c.Parents, fence.RangeID.Compare)
 	m.ranges = append(m.ranges, c)
 	return c
+}
+
+// ancestors: the direct parents and theirs, oldest first.
+func (m *model) ancestors(id fence.RangeID) (all []fence.RangeID) {
+	seen := map[fence.RangeID]bool{id: true}
+	for _, r := range slices.Backward(m.ranges) { // parents were made before their children
+		for _, p := range r.From {
+			seen[p] = seen[p] || seen[r.ID]
+		}
+	}
+	delete(seen, id)
+	maps.DeleteFunc(seen, func(_ fence.RangeID, is bool) bool { return !is })
+	return slices.SortedFunc(maps.Keys(seen), fence.RangeID.Compare)
 }
 
 func (m *model) split(id fence.RangeID) error {

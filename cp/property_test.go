@@ -119,7 +119,7 @@ func (g commands) position(id fence.RangeID) cp.Position {
 	p := cp.Position{}
 	sources := []fence.RangeID{id}
 	if r := g.s.Range(id); r != nil {
-		sources = append(sources, r.Parents...)
+		sources = append(sources, ancestors(g.s, r.ID)...)
 	}
 	for _, source := range sources {
 		if g.chance(3) {
@@ -297,6 +297,15 @@ func compareRanges(s *cp.State, m *model, t *cp.Topic) error {
 		}
 		if got := s.Range(r.ID); !reflect.DeepEqual(got, r) {
 			return fmt.Errorf("range is %+v, want %+v", got, r)
+		}
+		line := m.ancestors(r.ID)
+		if got := ancestors(s, r.ID); !slices.Equal(got, line) {
+			return fmt.Errorf("range %v comes from %v, want %v", r.ID, got, line)
+		}
+		for _, a := range m.ranges {
+			if got := s.IsAncestor(a.ID, r.ID); got != slices.Contains(line, a.ID) {
+				return fmt.Errorf("range %v comes from %v: %v", r.ID, a.ID, got)
+			}
 		}
 		segments := m.segmentsOf(r.ID)
 		if got := slices.Collect(s.Segments(r.ID)); !reflect.DeepEqual(got, segments) {

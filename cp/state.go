@@ -15,14 +15,12 @@ import (
 const (
 	MaxName       = 255     // bytes of the name of a topic, group, policy, node or attribute
 	MaxReplicas   = 64      // nodes in one replica set
-	MaxLineage    = 8192    // ancestors of one range
-	MaxAncestors  = 1 << 22 // ancestors of all ranges of one topic together; halves of one range count once
+	MaxRanges     = 1 << 18 // of one topic, active and sealed: a position that names all fits a command
 	MaxGroups     = 1 << 16 // groups of one topic
 	MaxPolicies   = 1 << 16 // definitions
 	MinSegmentAge = 60_000  // ms: the shortest SegmentMaxAge a policy may set
 	keyspace      = 1 << 32 // positions are 32 bits whatever a topic's bits
 	maxSegmentSeq = 1<<32 - 2
-	maxRangeSeq   = 1<<32 - 1
 )
 
 // State is the metadata of one vnode. The zero value is not usable; see
@@ -44,7 +42,7 @@ type topic struct {
 	ranges    []*rng   // by sequence, without holes
 	active    []*Range // by start; they tile the keyspace unless the topic is sealed
 	groups    map[string]*group
-	ancestors int // length of the lists in Range.Parents, of two halves one
+	ancestors int // rng.ancestors of all, of two halves one
 }
 
 // rng is a Range with its segments.
@@ -53,6 +51,9 @@ type rng struct {
 	rec    *Range
 	sealed []*Segment // by sequence, which is by start
 	head   *Segment   // the active one, nil if none
+
+	over      uint32 // the last range before this one that was twice as wide and covered it; see lineage.go
+	ancestors int    // how many it has
 }
 
 // NewState returns a vnode without anything in it.

@@ -31,9 +31,8 @@ type Range struct {
 	ID         fence.RangeID
 	Start, End uint64
 	Phase      Phase
-	// Parents is the full list of ancestors, oldest first.
-	Parents []fence.RangeID
-	// Direct parents: one after a split, two after a merge, none for the root.
+	// Direct parents: one after a split, two after a merge, none for the root. Those
+	// before them are found with State.Ancestors.
 	From []fence.RangeID
 	// Children: two after a split, one after a merge, none while active.
 	Children []fence.RangeID

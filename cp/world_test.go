@@ -84,10 +84,10 @@ func (w *world) merge(t *rapid.T) {
 // disagree: the halves are not at one place in an ancestor they share.
 func (w *world) disagree(a, b *cp.Range) bool {
 	pa, pb := w.position(a), w.position(b)
-	for _, source := range a.Parents {
+	for _, source := range ancestors(w.s, a.ID) {
 		oa, unfinished := pa[source]
 		ob, unfinishedToo := pb[source]
-		if slices.Contains(b.Parents, source) && (unfinished != unfinishedToo || oa != ob) {
+		if w.s.IsAncestor(source, b.ID) && (unfinished != unfinishedToo || oa != ob) {
 			return true
 		}
 	}
@@ -100,7 +100,7 @@ func (w *world) position(r *cp.Range) cp.Position {
 	p, ok := w.s.Position("g", r.ID)
 	if !ok {
 		p = cp.Position{r.ID: 0}
-		for _, source := range r.Parents {
+		for _, source := range ancestors(w.s, r.ID) {
 			if end := w.s.Range(source).NextOffset; end > 0 {
 				p[source] = 0
 			}

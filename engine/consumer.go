@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -173,16 +174,15 @@ func (c *Consumer) readable() ([]fence.RangeID, error) {
 		}
 	}
 	var ids []fence.RangeID
+	unread := c.pos
+	if c.share != nil && len(c.share.finished) > 0 {
+		unread = maps.Clone(c.pos)
+		maps.DeleteFunc(unread, func(id fence.RangeID, _ uint64) bool { return c.share.finished[id] })
+	}
 	err := c.look(func(s *cp.State) error {
-		for id := range c.pos {
-			r := s.Range(id)
-			if r != nil && c.unfinished(id) && !slices.ContainsFunc(r.Parents, c.unfinished) {
-				ids = append(ids, id)
-			}
-		}
+		ids = s.Foremost(unread)
 		return nil
 	})
-	slices.SortFunc(ids, fence.RangeID.Compare)
 	return ids, err
 }
 
@@ -403,37 +403,61 @@ func (c *Consumer) commit(ctx context.Context, reset bool) error {
 		return err
 	}
 	defer c.e.end()
-	cmd := cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Generation: c.generation, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
+	part := func() cp.CommitOffset {
+		return cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Generation: c.generation, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
+	}
+	cmds, named := []cp.CommitOffset{part()}, 0
 	err := c.look(func(s *cp.State) error {
 		for _, r := range s.ActiveRanges(c.opts.Topic) {
-			cmd.Positions[r.ID] = c.positionIn(s, r)
+			p := c.positionIn(s, r)
+			if named > 0 && named+len(p) > commitSources {
+				cmds, named = append(cmds, part()), 0
+			}
+			named += len(p)
+			cmds[len(cmds)-1].Positions[r.ID] = p
 		}
 		return nil
 	})
 	if err != nil {
 		return about(c.opts.Topic, -1, err)
 	}
-	if reply := c.e.command(c.opts.Topic, cmd); reply.Err != nil {
-		return about(c.opts.Topic, -1, reply.Err)
+	for _, cmd := range cmds { // a crash in between leaves some ranges where they were
+		if reply := c.e.command(c.opts.Topic, cmd); reply.Err != nil {
+			return about(c.opts.Topic, -1, reply.Err)
+		}
 	}
 	return nil
 }
 
-// positionIn is the consumer's place as seen from one active range: what of it and
-// its ancestors is not finished.
+// commitSources is how many sources one command of a commit names, unless a single range
+// has more. It keeps the command of a consumer that is far behind, in a topic of many
+// ranges, below host.MaxCommand.
+const commitSources = 1 << 17
+
+// positionIn is the consumer's place as seen from one active range: what is not finished of
+// it and of those of its ancestors that can have its keys. Together the active ranges name
+// all that is not finished.
 func (c *Consumer) positionIn(s *cp.State, r *cp.Range) cp.Position {
-	p := cp.Position{}
-	for _, id := range append(slices.Clone(r.Parents), r.ID) {
-		if offset, ok := c.pos[id]; ok {
-			p[id] = offset
-			continue
-		}
-		src := s.Range(id)
-		if src != nil && slices.ContainsFunc(src.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok }) {
-			p[id] = 0 // comes after an ancestor that is not finished
+	unfinished := cp.Position{}
+	look := func(a *cp.Range) {
+		offset, ok := c.pos[a.ID]
+		if ok || slices.ContainsFunc(a.From, func(p fence.RangeID) bool { _, ok := unfinished[p]; return ok }) {
+			unfinished[a.ID] = offset // the start, of one that comes after what is not finished
 		}
 	}
-	return p
+	first := r.ID.Seq // what is before it is finished
+	for id := range c.pos {
+		first = min(first, id.Seq)
+	}
+	for a := range s.Ancestors(r.ID, first) {
+		look(a)
+	}
+	look(r)
+	maps.DeleteFunc(unfinished, func(id fence.RangeID, _ uint64) bool {
+		a := s.Range(id)
+		return a.End <= r.Start || r.End <= a.Start || a.Phase == cp.Sealed && a.NextOffset == 0 && s.Head(id) == nil
+	})
+	return unfinished
 }
 
 // Close gives the consumer up. It commits nothing.

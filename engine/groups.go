@@ -180,11 +180,13 @@ func (c *Consumer) unread() (list []unread, err error) {
 	defer c.e.end()
 	var unknown error
 	err = c.look(func(s *cp.State) error {
+		ahead := map[fence.RangeID]bool{}
 		for r := range s.Ranges(c.opts.Topic) {
 			offset, ok := c.pos[r.ID]
-			if !ok && !slices.ContainsFunc(r.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok }) {
+			if !ok && !slices.ContainsFunc(r.From, func(p fence.RangeID) bool { return ahead[p] }) {
 				continue // finished, or another reader's
 			}
+			ahead[r.ID] = true
 			if head := s.Head(r.ID); head != nil && c.e.lost[head.ID] != nil {
 				unknown = about(c.opts.Topic, int64(r.ID.Seq), c.e.lost[head.ID])
 				continue

@@ -50,7 +50,7 @@ func (m *share) begin(c *Consumer) error {
 			switch {
 			case ok:
 				c.pos[r.ID] = max(at, had[r.ID])
-			case slices.ContainsFunc(r.Parents, func(p fence.RangeID) bool { _, ok := unread[p]; return ok }):
+			case comesFrom(s, r.ID, unread):
 				return fmt.Errorf("range %d: %w", seq, errTooEarly)
 			default:
 				c.pos[r.ID] = r.NextOffset
@@ -62,17 +62,21 @@ func (m *share) begin(c *Consumer) error {
 	})
 }
 
+// comesFrom says whether a range has an ancestor among the sources of p.
+func comesFrom(s *cp.State, id fence.RangeID, p cp.Position) bool {
+	for source := range p {
+		if s.IsAncestor(source, id) {
+			return true
+		}
+	}
+	return false
+}
+
 var errTooEarly = errors.New("the group has not finished the ranges that it comes from")
 
 func (m *share) finish(id fence.RangeID) {
 	m.finished[id] = true
 	m.news = append(m.news, id.Seq)
-}
-
-// unfinished says whether a range of the place is one to read.
-func (c *Consumer) unfinished(id fence.RangeID) bool {
-	_, ok := c.pos[id]
-	return ok && (c.share == nil || !c.share.finished[id])
 }
 
 // OpenMember opens a consumer of some ranges. cursor is where the member was in those

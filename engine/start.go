@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -50,6 +51,9 @@ func (c *Consumer) resume(s *cp.State) {
 			}
 		}
 	}
+	// What comes from one that is not finished follows by itself, when that is.
+	first := s.Foremost(c.pos)
+	maps.DeleteFunc(c.pos, func(id fence.RangeID, offset uint64) bool { return offset == 0 && !slices.Contains(first, id) })
 }
 
 func (c *Consumer) beginAtCursor() error {
@@ -114,7 +118,8 @@ func (c *Consumer) beginLate() error {
 		return err
 	}
 	c.pos = cp.Position{}
-	for _, p := range parts { // parents first
+	read := map[fence.RangeID]bool{} // those in c.pos and what follows them by itself
+	for _, p := range parts {        // parents first
 		offset := p.end
 		if c.opts.From.Kind == api.AtTime {
 			for _, seg := range p.segments {
@@ -128,8 +133,9 @@ func (c *Consumer) beginLate() error {
 				}
 			}
 		}
-		after := slices.ContainsFunc(p.r.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok })
-		if offset < p.end || p.r.Phase == cp.Active || after { // else it would be read from its start behind its parents
+		after := slices.ContainsFunc(p.r.From, func(a fence.RangeID) bool { return read[a] })
+		read[p.r.ID] = after || offset < p.end || p.r.Phase == cp.Active
+		if read[p.r.ID] && !(after && offset == 0) { // else it is not read, or from its start behind its parents
 			c.pos[p.r.ID] = offset
 		}
 	}

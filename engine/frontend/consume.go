@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/fence"
@@ -86,14 +87,8 @@ func (f *Frontend) sources(id fence.RangeID, position cp.Position, consuming boo
 		return nil, nil, err
 	}
 	var lanes []lane
-	for _, p := range append(r.Parents[:len(r.Parents):len(r.Parents)], id) {
-		if _, unfinished := pos[p]; !unfinished {
-			continue
-		}
+	for _, p := range slices.SortedFunc(maps.Keys(pos), fence.RangeID.Compare) { // parents before their children
 		s := state.Range(p)
-		if s == nil {
-			return nil, nil, rangeErr(p, cp.ErrNoSuchRange)
-		}
 		lanes = append(lanes, lane{id: p, start: r.Start, end: r.End, whole: r.Start <= s.Start && s.End <= r.End})
 	}
 	return lanes, pos, nil
@@ -104,22 +99,20 @@ func (f *Frontend) sources(id fence.RangeID, position cp.Position, consuming boo
 func openPosition(state *cp.State, r *cp.Range, position cp.Position) (cp.Position, error) {
 	pos := cp.Position{}
 	if position == nil || len(position) == 0 && r.Phase == cp.Active {
-		for _, p := range r.Parents {
-			if s := state.Range(p); s != nil && overlap(s, r) && !isRead(state, s, 0) {
-				pos[p] = 0
+		for s := range state.Ancestors(r.ID, 0) {
+			if overlap(s, r) && !isRead(state, s, 0) {
+				pos[s.ID] = 0
 			}
 		}
 		pos[r.ID] = 0
 		return pos, nil
 	}
 	for source, offset := range position {
-		if source != r.ID && !isAncestor(r, source) {
+		if source != r.ID && !state.IsAncestor(source, r.ID) {
 			return nil, rangeErr(r.ID, fmt.Errorf("%w: %s is not an ancestor", ErrInvalidPosition, source))
 		}
 		s := state.Range(source)
 		switch {
-		case s == nil:
-			return nil, rangeErr(source, cp.ErrNoSuchRange)
 		case source == r.ID:
 			pos[source] = offset
 		case !overlap(s, r), isRead(state, s, offset):

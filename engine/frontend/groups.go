@@ -101,10 +101,7 @@ func (f *Frontend) EndOffsets(topic string) (Offsets, error) {
 		return nil, topicErr(topic, cp.ErrNoSuchTopic)
 	}
 	at := Offsets{}
-	for r := range state.Ranges(topic) {
-		if len(r.Children) > 0 {
-			continue
-		}
+	for _, r := range leavesOf(state, topic) {
 		if f.Unrecovered(r.ID) {
 			return nil, rangeErr(r.ID, ErrMetadataUnavailable)
 		}

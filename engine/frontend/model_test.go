@@ -519,7 +519,7 @@ func (s *sim) show(src Source, o uint64, c *simCopy) {
 	}
 	s.delivered[src.Range][o] = true
 	if last, ok := s.lastOf[r.pos]; ok {
-		if last.r == src.Range && o <= last.offset || last.r != src.Range && !isAncestor(s.truth.view.Range(src.Range), last.r) {
+		if last.r == src.Range && o <= last.offset || last.r != src.Range && !s.truth.view.ofID(src.Range.Topic).IsAncestor(last.r, src.Range) {
 			s.t.Fatalf("key %d: %v %d after %v %d", r.pos, src.Range, o, last.r, last.offset)
 		}
 	}

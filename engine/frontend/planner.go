@@ -3,7 +3,6 @@ package frontend
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/ringfence/ringfence/cp"
@@ -41,12 +40,7 @@ func (f *Frontend) planner(topic string, at Offsets, only []fence.RangeID) (*pla
 		return nil, topicErr(topic, cp.ErrNoSuchTopic)
 	}
 	p := &planner{f: f, state: state, cursors: map[fence.RangeID]*cursor{}}
-	for r := range state.Ranges(topic) {
-		if len(r.Children) == 0 {
-			p.leaves = append(p.leaves, r)
-		}
-	}
-	slices.SortFunc(p.leaves, func(a, b *cp.Range) int { return cmp.Compare(a.Start, b.Start) })
+	p.leaves = leavesOf(state, topic)
 	if only != nil {
 		p.only = map[fence.RangeID]bool{}
 		for _, id := range only {
@@ -73,6 +67,20 @@ func (f *Frontend) planner(topic string, at Offsets, only []fence.RangeID) (*pla
 		p.cursors[id] = c
 	}
 	return p, nil
+}
+
+// leavesOf lists the ranges of a topic without children, by position.
+func leavesOf(state *cp.State, topic string) (leaves []*cp.Range) {
+	if state.Topic(topic).Phase == cp.Active {
+		return state.ActiveRanges(topic)
+	}
+	for r := range state.Ranges(topic) {
+		if len(r.Children) == 0 {
+			leaves = append(leaves, r)
+		}
+	}
+	slices.SortFunc(leaves, func(a, b *cp.Range) int { return cmp.Compare(a.Start, b.Start) })
+	return leaves
 }
 
 // covering lists the cursors that a range is read through: its own, else those of the nearest
@@ -203,7 +211,7 @@ func (p *planner) divide(c *cursor) (changed bool) {
 func (p *planner) passed(sum *cp.Range) bool {
 	for _, c := range p.used {
 		for _, u := range c.pieces {
-			if overlap(u.via, sum) && (!p.wanted(u.leaf) || c.r.ID == sum.ID || isAncestor(c.r, sum.ID)) {
+			if overlap(u.via, sum) && (!p.wanted(u.leaf) || c.r.ID == sum.ID || p.state.IsAncestor(sum.ID, c.r.ID)) {
 				return true
 			}
 		}
@@ -244,11 +252,13 @@ func (p *planner) derive(r *cp.Range, c *cursor) cp.Position {
 			pos[source] = offset
 		}
 	}
-	for _, source := range append(r.Parents[:len(r.Parents):len(r.Parents)], r.ID) {
-		s := p.state.Range(source)
-		if isAncestor(s, c.r.ID) && overlap(s, r) && (source == r.ID || !isRead(p.state, s, 0)) {
-			pos[source] = 0
+	for s := range p.state.Ancestors(r.ID, c.r.ID.Seq) {
+		if p.state.IsAncestor(c.r.ID, s.ID) && overlap(s, r) && !isRead(p.state, s, 0) {
+			pos[s.ID] = 0
 		}
+	}
+	if p.state.IsAncestor(c.r.ID, r.ID) {
+		pos[r.ID] = 0
 	}
 	return pos
 }
@@ -265,10 +275,9 @@ func (p *planner) result() (Offsets, []Source, error) {
 			continue
 		}
 		offsets[c.r.ID] = c.pos
-		for _, id := range slices.SortedFunc(maps.Keys(c.pos), fence.RangeID.Compare) {
+		for _, id := range p.state.Foremost(c.pos) {
 			s := p.state.Range(id)
-			waits := slices.ContainsFunc(s.Parents, func(a fence.RangeID) bool { _, ok := c.pos[a]; return ok })
-			if waits || p.isDone(c, s) {
+			if p.isDone(c, s) {
 				continue
 			}
 			source := Source{
@@ -285,10 +294,4 @@ func (p *planner) result() (Offsets, []Source, error) {
 		}
 	}
 	return offsets, sources, nil
-}
-
-// isAncestor says whether a is an ancestor of r.
-func isAncestor(r *cp.Range, a fence.RangeID) bool {
-	_, ok := slices.BinarySearchFunc(r.Parents, a, fence.RangeID.Compare)
-	return ok
 }
