@@ -3,6 +3,8 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/wire"
@@ -11,6 +13,19 @@ import (
 // auditEvery is how often the refusals of one connection's fetches and frames are told: a
 // client may repeat them as fast as it likes.
 const auditEvery = time.Second
+
+// seldom bounds what goes to the log of what clients can bring about as often as they
+// like: one in a second is told to everybody, the others to whoever debugs. All are
+// counted where they happen.
+type seldom struct{ last atomic.Int64 }
+
+func (s *seldom) level(of slog.Level) slog.Level {
+	now, last := time.Now().UnixNano(), s.last.Load()
+	if now-last >= int64(auditEvery) && s.last.CompareAndSwap(last, now) {
+		return of
+	}
+	return slog.LevelDebug
+}
 
 // audit tells what became of a request that is one of operators, or that was refused.
 func (c *conn) audit(key wire.Key, who Identity, m any, err error) {

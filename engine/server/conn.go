@@ -120,7 +120,11 @@ func (c *conn) report(log *slog.Logger, err error) {
 		return
 	}
 	c.s.count.cutOff.Add(1)
-	log.Info("connection cut off", "reason", err)
+	often := &c.s.tell.cutOff
+	if c.peer != nil {
+		often = &c.s.tell.sharedCutOff // neither kind hides the other
+	}
+	log.Log(context.Background(), often.level(slog.LevelInfo), "connection cut off", "reason", err)
 }
 
 // abort ends the connection at once: nothing more is read or written.

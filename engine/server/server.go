@@ -28,14 +28,14 @@ type Server struct {
 	heap      budget // what requests take until they are answered, but for engine memory
 	pages     budget // what pages take until they are sent
 	receiving budget // engine memory that waits for frames on their way
-	arenas    budget // memory shared with clients
+	sharers   *sharers
 
-	closing     atomic.Bool
-	quit        chan struct{} // closed with it
-	count       counters
-	toldRefused atomic.Int64   // when a refusal to share memory was last told to everybody, in nanoseconds
-	storing     atomic.Int64   // frames that were sent to the engine and not answered
-	all         sync.WaitGroup // connections
+	closing atomic.Bool
+	quit    chan struct{} // closed with it
+	count   counters
+	tell    struct{ refusal, copying, fault, cutOff, sharedCutOff seldom }
+	storing atomic.Int64   // frames that were sent to the engine and not answered
+	all     sync.WaitGroup // connections
 
 	mu        sync.Mutex // guards the rest; innermost
 	listeners map[net.Listener]struct{}
@@ -47,7 +47,8 @@ type Server struct {
 // counters are what happened since the server was made.
 type counters struct {
 	accepted, refused, cutOff, requests, failed, received, sent atomic.Int64
-	shared                                                      sharedCounters
+
+	sharesRefused atomic.Int64 // connections of users who may not share memory
 }
 
 // Stats says what a server does and did.
@@ -76,12 +77,13 @@ func New(e Engine, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
+	s := &Server{
 		engine: e, opts: o, log: o.Logger, groups: newGroups(e, &o),
 		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
-		arenas: budget{limit: o.Sharing.TotalBytes},
-		quit:   make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
-	}, nil
+		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
+	}
+	s.sharers = newSharers(&s.opts.Sharing)
+	return s, nil
 }
 
 // ErrShutdown is answered by Serve after Shutdown.

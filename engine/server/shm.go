@@ -11,7 +11,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -35,15 +34,14 @@ type Sharing struct {
 	ArenaBytes int64
 	TotalBytes int64 // of all clients; 0 means 1 GiB
 	Clients    int   // at a time; 0 means 64
+	// UserBytes and UserClients are how much of these one user's may have: 0 means half of it
+	// where several users may share memory, and otherwise all.
+	UserBytes   int64
+	UserClients int
 }
 
 // sharedSlots is how many frames of one client may be under way.
 const sharedSlots = 1024
-
-// sharedCounters are SharedStats while they are counted.
-type sharedCounters struct {
-	now, attached, refused, submissions, bytes, copies, copied, lent, full, hostile, changed, faults atomic.Int64
-}
 
 // SharedStats say what goes through shared memory.
 type SharedStats struct {
@@ -60,6 +58,7 @@ type SharedStats struct {
 	Hostile     int64 // clients that were cut off for breaking the rules
 	Changed     int64 // of these, those that changed a frame while it was written
 	Faults      int64 // clients that were cut off for memory that could not be read
+	Users       []SharedUser
 }
 
 // ServeShared is Serve for a listener whose clients may share memory with the server. Of
@@ -81,12 +80,8 @@ func (s *Server) admitPeer(nc net.Conn) {
 		s.admitAs(nc, &peer)
 		return
 	}
-	s.count.shared.refused.Add(1)
-	// Whoever may not share memory may still try, as often as he likes: the log is not his.
-	level, now, last := slog.LevelDebug, time.Now().UnixNano(), s.toldRefused.Load()
-	if now-last >= int64(auditEvery) && s.toldRefused.CompareAndSwap(last, now) {
-		level = slog.LevelWarn
-	}
+	s.count.sharesRefused.Add(1)
+	level := s.tell.refusal.level(slog.LevelWarn)
 	s.log.Log(context.Background(), level, "connection for shared memory refused", "uid", peer.UID, "gid", peer.GID, "pid", peer.PID, "reason", reason)
 	s.turnAway(nc, &wire.Error{Code: wire.CodePermissionDenied, Detail: reason}, true)
 }
@@ -97,7 +92,9 @@ type shared struct {
 	c     *conn
 	host  *shm.Host
 	bytes int64 // of the budget
+	since time.Time
 	log   *slog.Logger
+	count tallies
 
 	// Of a client that is trusted: its arena is registered with the engine until then, and
 	// parts of it are lent.
@@ -121,31 +118,28 @@ func (c *conn) attach(h wire.Head, m *wire.Attach) error {
 		return refusal(wire.CodeInvalidArgument, "the connection has its memory: one of each")
 	}
 	g := shm.Geometry{ArenaBytes: arenaFor(m.ArenaBytes, c.s.opts.Sharing.ArenaBytes), Slots: sharedSlots}
-	count, size := &c.s.count.shared, int64(g.Size())
-	if count.now.Add(1) > int64(c.s.opts.Sharing.Clients) {
-		count.now.Add(-1)
-		return refusal(wire.CodeOverloaded, "%d clients share memory, which is the most: raise shm-clients", c.s.opts.Sharing.Clients)
-	}
-	if !c.s.arenas.try(size) {
-		count.now.Add(-1)
-		return refusal(wire.CodeOverloaded, "%d bytes of shared memory are left of %d, and this client wants %d: ask for less, or raise shm-memory", c.s.arenas.left(), c.s.opts.Sharing.TotalBytes, size)
+	size := int64(g.Size())
+	count, full := c.s.sharers.take(c.peer.UID, size)
+	if full != nil {
+		return full
 	}
 	host, err := shm.Create(shm.Options{Geometry: g, Engine: c.s.engine.Incarnation()})
 	if err != nil {
-		c.s.arenas.give(size)
-		count.now.Add(-1)
+		c.s.sharers.fail(c.peer.UID, size)
 		return refusal(wire.CodeOverloaded, "no memory to share: %s", err)
 	}
-	count.attached.Add(1)
-	s := &shared{c: c, host: host, bytes: size, log: c.s.log.With("connection", c.id, "uid", c.peer.UID, "pid", c.peer.PID), ended: make(chan struct{})}
+	s := &shared{
+		c: c, host: host, bytes: size, since: time.Now(), count: tallies{new(tally), count},
+		log: c.s.log.With("connection", c.id, "uid", c.peer.UID, "pid", c.peer.PID), ended: make(chan struct{}),
+	}
 	if slices.Contains(c.s.opts.Sharing.Trusted, c.peer.UID) {
 		if s.unregister, err = c.s.engine.Register(host.Arena()); err != nil {
-			s.log.Warn("memory of a trusted client cannot be written from: its frames are copied", "error", err)
+			s.log.Log(context.Background(), c.s.tell.copying.level(slog.LevelWarn), "memory of a trusted client cannot be written from: its frames are copied", "error", err)
 		}
 		s.lent.taken = make([]bool, g.ArenaBytes/shm.Block)
 	}
 	c.shared.Store(s)
-	s.log.Info("client shares memory", "bytes", size, "huge_pages", host.HugePages(), "trusted", s.unregister != nil)
+	s.log.Debug("client shares memory", "bytes", size, "huge_pages", host.HugePages(), "trusted", s.unregister != nil)
 	c.work.Go(s.serve)
 	c.out.put(outgoing{
 		key: h.Key, flags: wire.FlagReply, id: h.ID, pass: host.File(),
@@ -183,8 +177,7 @@ func (s *shared) close() {
 	if err != nil {
 		s.log.Error("shared memory could not be given back", "error", err)
 	}
-	s.c.s.arenas.give(s.bytes)
-	s.c.s.count.shared.now.Add(-1)
+	s.c.s.sharers.give(s.c.peer.UID, s.bytes)
 }
 
 // settled is closed once no more is taken and all that was is answered.
@@ -206,7 +199,6 @@ func (s *shared) serve() {
 	// No access to the memory can fault, as far as is known. If one does it is this
 	// client's end and not the server's.
 	debug.SetPanicOnFault(true)
-	count := &s.c.s.count.shared
 	for {
 		sub, err := s.next()
 		if err == nil {
@@ -217,11 +209,11 @@ func (s *shared) serve() {
 			continue
 		case errors.Is(err, shm.ErrStopped):
 		case errors.Is(err, shm.ErrPeer):
-			count.hostile.Add(1)
+			s.count.hostile()
 			s.c.stop(refusal(wire.CodeMalformed, "%s", err))
 		default:
-			count.faults.Add(1)
-			s.log.Error("shared memory failed", "error", err)
+			s.count.fault()
+			s.log.Log(context.Background(), s.c.s.tell.fault.level(slog.LevelError), "shared memory failed", "error", err)
 			s.c.stop(refusal(wire.CodeInternal, "%s", err))
 		}
 		return
@@ -244,13 +236,12 @@ func caught(err *error) {
 func (s *shared) pass(sub shm.Submission) error {
 	s.busy.Lock()
 	defer s.busy.Unlock()
-	c, count := s.c, &s.c.s.count.shared
-	count.submissions.Add(1)
-	count.bytes.Add(int64(sub.Length))
+	c := s.c
+	s.count.came(sub.Length)
 	s.lone++
 	switch open := s.host.Unanswered(); {
 	case open == sharedSlots:
-		count.full.Add(1)
+		s.count.full()
 		fallthrough
 	case open > 1:
 		s.lone = 0
@@ -307,7 +298,9 @@ func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
 	if s.unregister != nil && sub.Length >= lendBytes {
 		return s.lend(p, sub)
 	}
+	start := time.Now()
 	f, err := p.to.NewFrame(s.c.ctx, int(sub.Length))
+	s.count.waited(time.Since(start))
 	if err != nil {
 		return nil, err
 	}
@@ -315,9 +308,7 @@ func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
 		f.Discard()
 		return nil, fault{err}
 	}
-	count := &s.c.s.count.shared
-	count.copies.Add(1)
-	count.copied.Add(int64(sub.Length))
+	s.count.copied(sub.Length)
 	return f, nil
 }
 
@@ -336,7 +327,7 @@ func (s *shared) lend(p *producer, sub shm.Submission) (Frame, error) {
 		s.lent.give(first, end)
 		return nil, err
 	}
-	s.c.s.count.shared.lent.Add(1)
+	s.count.lent(sub.Length)
 	return f, nil
 }
 
@@ -400,6 +391,7 @@ func (s *shared) refuse(p *producer, sub shm.Submission, err error) error {
 }
 
 func (s *shared) fail(id uint32, err error) {
+	s.count.refused(told(err).Code)
 	s.host.Answered()
 	s.c.fail(wire.Head{Key: wire.KeyProduce, ID: id}, err)
 }
@@ -409,11 +401,11 @@ func (s *shared) complete(id uint32, at api.Placement, err error) {
 	if err != nil {
 		s.fail(id, err)
 		if errors.Is(err, api.ErrChanged) {
-			s.c.s.count.shared.changed.Add(1)
-			s.c.s.count.shared.hostile.Add(1)
+			s.count.changed()
 			s.c.stop(refusal(wire.CodeMalformed, "%s", err))
 		}
 	} else {
+		s.count.stored()
 		s.host.Complete(shm.Completion{ID: id, Range: at.Range, First: at.First, Last: at.Last, Repeats: at.Repeats})
 	}
 	s.flying.Done()
@@ -426,21 +418,30 @@ func (o Sharing) withDefaults() (Sharing, error) {
 	o.ArenaBytes = cmp.Or(o.ArenaBytes, 64<<20)
 	o.TotalBytes = cmp.Or(o.TotalBytes, 1<<30)
 	o.Clients = cmp.Or(o.Clients, 64)
+	if o.several() {
+		o.UserBytes = cmp.Or(o.UserBytes, o.TotalBytes/2)
+		o.UserClients = cmp.Or(o.UserClients, (o.Clients+1)/2)
+	}
+	o.UserBytes = cmp.Or(o.UserBytes, o.TotalBytes)
+	o.UserClients = cmp.Or(o.UserClients, o.Clients)
 	switch {
 	case o.ArenaBytes < shm.MinArena || o.ArenaBytes > shm.MaxArena:
 		return o, fmt.Errorf("server: Sharing.ArenaBytes is %d: want %d to %d", o.ArenaBytes, shm.MinArena, shm.MaxArena)
-	case o.TotalBytes < 0 || o.Clients < 0:
-		return o, fmt.Errorf("server: Sharing.TotalBytes is %d and Clients %d: leave them 0 for the defaults", o.TotalBytes, o.Clients)
+	case o.TotalBytes < 0 || o.Clients < 0 || o.UserBytes < 0 || o.UserClients < 0:
+		return o, fmt.Errorf("server: Sharing.TotalBytes is %d, Clients %d, UserBytes %d and UserClients %d: leave them 0 for the defaults",
+			o.TotalBytes, o.Clients, o.UserBytes, o.UserClients)
 	}
+	// A client that does not say how much it wants gets what one may have, with its rings.
+	rings := int64(shm.Geometry{Slots: sharedSlots}.Size())
+	o.ArenaBytes = max(shm.MinArena, min(o.ArenaBytes, o.TotalBytes-rings, o.UserBytes-rings))
 	return o, nil
 }
 
-// sharedStats are the counters now.
-func (s *Server) sharedStats() SharedStats {
-	n := &s.count.shared
-	return SharedStats{
-		Clients: n.now.Load(), Bytes: s.opts.Sharing.TotalBytes - s.arenas.left(), Attached: n.attached.Load(), Refused: n.refused.Load(),
-		Submissions: n.submissions.Load(), FrameBytes: n.bytes.Load(), Copies: n.copies.Load(), CopiedBytes: n.copied.Load(), Lent: n.lent.Load(),
-		RingFull: n.full.Load(), Hostile: n.hostile.Load(), Changed: n.changed.Load(), Faults: n.faults.Load(),
+// several says whether more than one user may share memory.
+func (o *Sharing) several() bool {
+	users := map[uint32]bool{}
+	for _, uid := range slices.Concat(o.UIDs, o.Trusted) {
+		users[uid] = true
 	}
+	return len(users) > 1 || len(o.GIDs) > 0
 }
