@@ -1,9 +1,12 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/record"
@@ -147,7 +150,7 @@ func (f *flush) condemn() {
 			s.store.count.changed.Add(1)
 			h := &g.heads[0]
 			lost = lost || h.FirstSeq != 0
-			s.store.log.Warn("a frame was changed by its producer while it was written: a void frame takes its place",
+			s.store.log.Log(context.Background(), s.store.tellChanged(), "a frame was changed by its producer while it was written: a void frame takes its place",
 				"file", s.name, "offset", h.Base, "records", h.Count, "producer", h.Producer)
 		}
 		for i := range g.heads {
@@ -180,6 +183,16 @@ func (f *flush) condemn() {
 			g.void(s.meta.Salt)
 		}
 	}
+}
+
+// tellChanged is the level at which a changed frame is told: one in a second is a warning,
+// for who changes frames may do so as often as it likes. All are counted.
+func (s *Store) tellChanged() slog.Level {
+	now, last := s.opts.Now().UnixNano(), s.toldChanged.Load()
+	if now-last >= int64(time.Second) && s.toldChanged.CompareAndSwap(last, now) {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
 }
 
 // void puts the frames of f that turned void into its memory.

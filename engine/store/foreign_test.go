@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -381,6 +384,24 @@ func TestC10_ForeignFrameIsTrimmed(t *testing.T) {
 	}
 }
 
+// told is a log that many write to.
+type told struct {
+	mu sync.Mutex
+	strings.Builder
+}
+
+func (l *told) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Builder.Write(b)
+}
+
+func (l *told) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.String(), what)
+}
+
 // Somebody changes frames all the time while a real disk writes them. Nothing but those
 // is refused, everything that was acknowledged is as it was sent, and files verify. (C10)
 func TestC10_Scribbler(t *testing.T) {
@@ -390,6 +411,8 @@ func TestC10_Scribbler(t *testing.T) {
 			must(t, err)
 			o := testOptions()
 			o.SegmentBytes = 64 << 20
+			var log told
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			s, _ := openStore(t, d, o)
 			l := newLender(t, 9, 16)
 			unregister, err := d.Register(l.mem)
@@ -477,6 +500,9 @@ func TestC10_Scribbler(t *testing.T) {
 			}
 			if n != len(items) {
 				t.Errorf("%d records are there, %d acknowledged", len(items), n)
+			}
+			if n := log.count("a frame was changed"); n != 1 {
+				t.Errorf("%d frames were changed in the same second, and %d lines say so", changed, n)
 			}
 			sound(t, d, seg.File())
 			must(t, unregister())

@@ -82,6 +82,8 @@ type Store struct {
 	lent   atomic.Int64 // bytes of the arena that scanners have
 	count  counters
 
+	toldChanged atomic.Int64 // when a frame that was changed was last told to everybody, in nanoseconds
+
 	full     atomic.Bool   // the file system is nearly full: appends are refused
 	free     atomic.Uint64 // bytes, at the last look
 	told     atomic.Bool   // the log says so
