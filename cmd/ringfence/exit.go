@@ -64,21 +64,24 @@ type (
 	unproven   struct{ error }
 	refusal    struct{ error }
 	denied     struct{ error }
+	// unreachable is of a server that was asked without a client's connection.
+	unreachable struct{ error }
 	// told is reported as it is although a signal came.
 	told struct{ error }
 	// silent ends with a code and no message: the report said it all.
 	silent struct{ code int }
 )
 
-func (e usageError) Unwrap() error { return e.error }
-func (e notFound) Unwrap() error   { return e.error }
-func (e conflict) Unwrap() error   { return e.error }
-func (e incomplete) Unwrap() error { return e.error }
-func (e unproven) Unwrap() error   { return e.error }
-func (e refusal) Unwrap() error    { return e.error }
-func (e denied) Unwrap() error     { return e.error }
-func (e told) Unwrap() error       { return e.error }
-func (e silent) Error() string     { return fmt.Sprintf("exit code %d", e.code) }
+func (e usageError) Unwrap() error  { return e.error }
+func (e notFound) Unwrap() error    { return e.error }
+func (e conflict) Unwrap() error    { return e.error }
+func (e incomplete) Unwrap() error  { return e.error }
+func (e unproven) Unwrap() error    { return e.error }
+func (e refusal) Unwrap() error     { return e.error }
+func (e denied) Unwrap() error      { return e.error }
+func (e unreachable) Unwrap() error { return e.error }
+func (e told) Unwrap() error        { return e.error }
+func (e silent) Error() string      { return fmt.Sprintf("exit code %d", e.code) }
 
 var errInterrupted = errors.New("interrupted")
 
@@ -118,6 +121,7 @@ func exitCode(err error) int {
 		unp   unproven
 		ref   refusal
 		den   denied
+		away  unreachable
 	)
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -158,7 +162,7 @@ func exitCode(err error) int {
 		return exitNotFound
 	case errors.As(err, &con), is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
-	case is(client.ErrUnavailable):
+	case errors.As(err, &away), is(client.ErrUnavailable):
 		return exitUnreachable
 	}
 	return exitFailed

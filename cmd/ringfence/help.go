@@ -18,7 +18,7 @@ var commandGroups = []cobra.Group{
 func (a *app) subcommands() map[string][]*cobra.Command {
 	return map[string][]*cobra.Command{
 		"topics": {a.topicCommand(), a.produceCommand(), a.consumeCommand(), a.groupCommand(), a.cursorCommand()},
-		"server": {ofThisHost(a.serveCommand()), a.userCommand(), a.aclCommand(), a.quotaCommand(), a.contextCommand()},
+		"server": {ofThisHost(a.serveCommand()), a.userCommand(), a.aclCommand(), a.quotaCommand(), a.contextCommand(), a.shmCommand()},
 		"host":   {ofThisHost(a.demoCommand()), ofThisHost(a.doctorCommand()), ofThisHost(a.segmentCommand()), ofThisHost(a.benchCommand()), a.versionCommand()},
 		"":       {a.demoChildCommand(), a.benchChildCommand(), a.benchServeCommand()}, // hidden: what demo and bench start and kill
 	}
@@ -85,7 +85,7 @@ func commonFlagsText(cmd *cobra.Command) string {
 		switch {
 		case local:
 			return "Every command of this host takes --data-dir, --io and --json, too; see 'ringfence help connection'."
-		case c.Name() == "version", c.Name() == "cursor":
+		case c.Name() == "version", c.Name() == "cursor", c.Name() == "shm":
 			return "Every command takes --json, too."
 		}
 	}

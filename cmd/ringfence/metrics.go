@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,7 +44,7 @@ func one(yes bool) float64 {
 	return 0
 }
 
-var allMetrics = []metric{
+var allMetrics = slices.Concat([]metric{
 	counter("appends_total", "Frames that were stored.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Appends) }),
 	counter("records_total", "Records that were stored.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Records) }),
 	counter("duplicate_records_total", "Records that were not stored again because their producer had sent them before.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Duplicates) }),
@@ -73,19 +74,6 @@ var allMetrics = []metric{
 	counter("received_bytes_total", "Bytes of requests.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Received) }),
 	counter("sent_bytes_total", "Bytes of answers and pages.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Sent) }),
 	gauge("request_bytes", "Memory that requests take until they are answered, without the arena's.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.HeapBytes) }),
-	gauge("shm_clients", "Clients that share memory with the server.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Clients) }),
-	gauge("shm_bytes", "Memory that they share.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Bytes) }),
-	counter("shm_clients_attached_total", "Clients that came to share memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Attached) }),
-	counter("shm_clients_refused_total", "Connections of users who may not share memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Refused) }),
-	counter("shm_clients_hostile_total", "Clients that were cut off for breaking the rules of shared memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Hostile) }),
-	counter("shm_clients_faults_total", "Clients that were cut off because their memory failed.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Faults) }),
-	counter("shm_submissions_total", "Frames that came through shared memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Submissions) }),
-	counter("shm_submitted_bytes_total", "Bytes of these.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.FrameBytes) }),
-	counter("shm_copies_total", "Of these frames, those that were copied.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Copies) }),
-	counter("shm_copied_bytes_total", "Bytes of those.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.CopiedBytes) }),
-	counter("shm_lent_total", "Of these frames, those that were written from where they lay.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Lent) }),
-	counter("shm_clients_changed_total", "Of the clients that broke the rules, those that changed a frame while it was written.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Changed) }),
-	counter("shm_ring_full_total", "Frames after which their client could send no more until one was answered.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.RingFull) }),
 	gauge("page_bytes", "Memory that pages take until they are sent.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.PageBytes) }),
 
 	described("logins_total", "Logins, by what became of them: ok; wrong user or secret; locked_out after wrong passwords; rate_limited, because the address tried too often; failed, because it could not be checked.",
@@ -109,7 +97,7 @@ var allMetrics = []metric{
 				emit(float64(l.Records), l.Topic, l.Group)
 			}
 		}),
-}
+}, sharedMetrics)
 
 // Who asks for the lags of groups has them looked up, so there are not many, and not long.
 const (

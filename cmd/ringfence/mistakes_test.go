@@ -49,8 +49,8 @@ func TestN01MistakesInSettings(t *testing.T) {
 	mistakes := map[string][]string{
 		"listen": addresses, "admin": addresses, "socket": sockets, "shm": sockets, "io": {"fast", ""},
 		"log-format": {"xml", ""}, "log-level": {"loud", ""}, "insecure": yes, "no-auth": yes,
-		"segment-size": sizes, "arena-size": sizes, "reserve-size": {"much", "-1", "0", "8000000TiB"}, "shm-arena": sizes, "shm-memory": sizes[:3],
-		"max-connections": numbers, "max-connections-per-ip": numbers, "max-requests": numbers, "shm-clients": numbers,
+		"segment-size": sizes, "arena-size": sizes, "reserve-size": {"much", "-1", "0", "8000000TiB"}, "shm-arena": sizes, "shm-memory": sizes[:3], "shm-user-memory": sizes,
+		"max-connections": numbers, "max-connections-per-ip": numbers, "max-requests": numbers, "shm-clients": numbers, "shm-user-clients": {"many", "-1", "99999999999"},
 		"idle-timeout": times, "frame-timeout": times, "write-timeout": times, "group-session": times, "shutdown-grace": times,
 		"shm-uids": users, "shm-gids": users, "shm-trusted-uids": users,
 		"data-dir": {"", plain},

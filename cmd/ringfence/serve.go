@@ -43,6 +43,8 @@ type serveFlags struct {
 	shmTrusted          []uint
 	shmArena, shmMemory sizeFlag
 	shmClients          int
+	shmUserMemory       sizeFlag
+	shmUserClients      int
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -63,8 +65,8 @@ that cannot be used ends with exit code 2, wherever it stands; values that would
 unsafe, or are not complete, end with 78.
 
 The admin address answers /health (the process is up), /ready (it takes requests),
-/metrics (Prometheus) and /debug/pprof. It is for the operator: give it no address
-that others reach.
+/metrics (Prometheus), /shm (what 'ringfence shm' shows) and /debug/pprof. It is for the
+operator: give it no address that others reach.
 
 Where only this machine reaches the server, everybody can do everything until there is
 a user ('ringfence user add'); from then on every client has to log in.
@@ -95,6 +97,8 @@ machines reach it takes --insecure as well.`,
 	fl.Var(&f.shmArena, "shm-arena", "most memory that one of them gets")
 	fl.Var(&f.shmMemory, "shm-memory", "most memory that all of them get")
 	fl.IntVar(&f.shmClients, "shm-clients", 64, "most of them at a time")
+	fl.Var(&f.shmUserMemory, "shm-user-memory", "most memory that those of one user get; if not set, half of --shm-memory, or all where only one user may")
+	fl.IntVar(&f.shmUserClients, "shm-user-clients", 0, "most of them of one user; 0 for half of --shm-clients, or all where only one user may")
 	fl.StringVar(&f.admin, "admin", "127.0.0.1:4041", "address of health, metrics and profiles; \"\" for none")
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate chain, PEM; a file that changes is read again")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "its private key, PEM")
@@ -184,6 +188,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 		Sharing: server.Sharing{
 			UIDs: numbers(f.shmUIDs), GIDs: numbers(f.shmGIDs), Trusted: numbers(f.shmTrusted),
 			ArenaBytes: int64(f.shmArena), TotalBytes: int64(f.shmMemory), Clients: f.shmClients,
+			UserBytes: int64(f.shmUserMemory), UserClients: f.shmUserClients,
 		},
 	}
 	d.guard(f, reach, &o)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
@@ -53,6 +54,15 @@ func (d *daemon) adminServer() {
 		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /shm", func(w http.ResponseWriter, _ *http.Request) {
+		s := d.state.serving.Load()
+		if s == nil {
+			answer(w, http.StatusServiceUnavailable, "opening the data directory")
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(frontends(s.server))
+	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -45,6 +45,12 @@ func (f *serveFlags) checkLimits() error {
 		return fmt.Errorf("--shm-arena is %d and --shm-memory %d bytes: want %d to %d for one client, and as much or more for all",
 			f.shmArena, f.shmMemory, shm.MinArena, shm.MaxArena)
 	}
+	if f.shmUserMemory != 0 && (f.shmUserMemory < shm.MinArena || f.shmUserMemory > f.shmMemory) {
+		return fmt.Errorf("--shm-user-memory is %d bytes: want %d or more, and no more than --shm-memory has for all, %d", f.shmUserMemory, shm.MinArena, f.shmMemory)
+	}
+	if f.shmUserClients < 0 || f.shmUserClients > f.shmClients {
+		return fmt.Errorf("--shm-user-clients is %d: want 1 to %d, as many as --shm-clients lets in, or 0 for the default", f.shmUserClients, f.shmClients)
+	}
 	for _, id := range slices.Concat(f.shmUIDs, f.shmGIDs, f.shmTrusted) {
 		if id >= math.MaxUint32 {
 			return fmt.Errorf("--shm-uids, --shm-gids and --shm-trusted-uids: %d is no number of a user or group", id)

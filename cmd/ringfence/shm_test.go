@@ -1,12 +1,19 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/client"
 )
 
 // What is sent through shared memory comes back over the network and over the socket of
@@ -46,6 +53,94 @@ func TestProduceThroughSharedMemory(t *testing.T) {
 	fails(t, exitUnreachable, socket, "", "produce", "logs", "--shm", socket)
 }
 
+// Who shares memory is told while it does, what its user did for good, by the command, at
+// the admin address and among the metrics alike; and what one user may have is a setting.
+func TestSharedFrontends(t *testing.T) {
+	dir, socket := filepath.Join(t.TempDir(), "d"), filepath.Join(t.TempDir(), "shm")
+	s := serveIt(t, "--data-dir", dir, "--shm", socket, "--shm-user-clients", "1")
+	admin := strings.TrimPrefix(s.adminURL(t), "http://")
+	s.find(t, `msg="sharing memory" address=(\S+)`)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if code, _ := get(t, "http://"+admin+"/ready"); code == http.StatusOK || time.Now().After(end) {
+			break
+		}
+	}
+	if out := ok(t, "", "shm", "--admin", admin); !strings.HasPrefix(out, "no program shares memory") {
+		t.Errorf("before anybody came: %s", out)
+	}
+	if f := parse[sharedFrontends](t, ok(t, "", "shm", "--admin", admin, "--json")); f.Clients == nil || f.Users == nil {
+		t.Errorf("before anybody came: %+v", f)
+	}
+	c, err := client.DialShm(t.Context(), socket, client.Options{MemoryBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.CreateTopic(t.Context(), "t", api.TopicOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.NewProducer(api.ProducerOptions{Topic: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := p.Produce(t.Context(), api.Record{Value: make([]byte, 2000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.DialShm(t.Context(), socket, client.Options{MemoryBytes: 1 << 20, RequestTimeout: time.Second}); err == nil || !strings.Contains(err.Error(), "shm-user-clients") {
+		t.Errorf("one too many: %v", err)
+	}
+
+	me := uint32(os.Geteuid())
+	f := parse[sharedFrontends](t, ok(t, "", "shm", "--admin", admin, "--json"))
+	if len(f.Clients) != 1 || f.Clients[0].UID != me || f.Clients[0].PID != int32(os.Getpid()) || f.Clients[0].Frames != 3 || f.Clients[0].Stored != 3 || f.Clients[0].FrameBytes < 6000 {
+		t.Errorf("%+v", f.Clients)
+	}
+	if len(f.Users) != 1 || f.Users[0].UID != me || f.Users[0].Frames != 3 || f.Users[0].Clients != 1 || f.Users[0].TurnedAway["user_clients"] == 0 {
+		t.Errorf("%+v", f.Users)
+	}
+	_, body := get(t, "http://"+admin+"/shm")
+	if at := parse[sharedFrontends](t, body); len(at.Clients) != 1 || at.Clients[0].Connection != f.Clients[0].Connection {
+		t.Errorf("at the admin address: %s", body)
+	}
+	text := ok(t, "", "shm", "--admin", admin)
+	for _, want := range []string{"CONNECTION", fmt.Sprint(os.Getpid()), "UNANSWERED", "TURNED AWAY", "user_clients", "1.1 MiB"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q:\n%s", want, text)
+		}
+	}
+
+	_, body = get(t, "http://"+admin+"/metrics")
+	uid := fmt.Sprintf(`uid="%d"`, me)
+	for _, want := range []string{
+		`clients{U} 1`, `bytes{U} [1-9]`, `clients_attached_total{U} 1`, `clients_hostile_total{U} 0`, `clients_turned_away_total{reason="user_clients",U} [1-9]`,
+		`frames_total{path="copied",U} 3`, `frames_total{path="lent",U} 0`, `frame_bytes_total{path="copied",U} [1-9]`, `frames_stored_total{U} 3`,
+		`ring_full_total{U} 0`, `wait_seconds_total{U} [0-9]`,
+	} {
+		if !regexp.MustCompile(`(?m)^ringfence_shm_user_` + strings.ReplaceAll(want, "U}", uid+"}")).MatchString(body) {
+			t.Errorf("/metrics does not say %s", want)
+		}
+	}
+	if err := errors.Join(p.Close(t.Context()), c.Close()); err != nil {
+		t.Error(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		f = parse[sharedFrontends](t, ok(t, "", "shm", "--admin", admin, "--json"))
+		if len(f.Clients) == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	if len(f.Clients) != 0 || f.Users[0].Frames != 3 || f.Users[0].Clients != 0 || f.Users[0].Bytes != 0 {
+		t.Errorf("after it left: %+v", f)
+	}
+	if text := ok(t, "", "shm", "--admin", admin); !strings.HasPrefix(text, "no program shares memory now\n") || !strings.Contains(text, "TURNED AWAY") {
+		t.Errorf("after it left: %s", text)
+	}
+	s.end(t)
+	fails(t, exitUnreachable, "--admin", "", "shm", "--admin", admin)
+}
+
 // A name that is somebody else's is left alone; limits that nothing can work with are
 // refused.
 func TestServeSharedRefusals(t *testing.T) {
@@ -62,6 +157,10 @@ func TestServeSharedRefusals(t *testing.T) {
 		{[]string{"--shm-arena", "1KiB"}, exitUsage, "--shm-arena"},
 		{[]string{"--shm-arena", "64MiB", "--shm-memory", "32MiB"}, exitUsage, "--shm-memory"},
 		{[]string{"--shm-clients", "0"}, exitUsage, "--shm-clients"},
+		{[]string{"--shm-user-clients", "65"}, exitUsage, "--shm-user-clients"},
+		{[]string{"--shm-user-clients", "-1"}, exitUsage, "--shm-user-clients"},
+		{[]string{"--shm-user-memory", "2GiB"}, exitUsage, "--shm-user-memory"},
+		{[]string{"--shm-user-memory", "1KiB"}, exitUsage, "--shm-user-memory"},
 		{[]string{"--shm-uids", "4294967295"}, exitUsage, "--shm-uids"},
 	} {
 		if code, says := serveRefused(t, c.args...); code != c.code || !strings.Contains(says, c.want) {

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/server"
+)
+
+// sharedMetrics are those of shared memory: of all clients, and by user. There are no more
+// users than the server counts, and no label of single clients, who come and go; these are
+// listed by 'ringfence shm'.
+var sharedMetrics = []metric{
+	gauge("shm_clients", "Clients that share memory with the server.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Clients) }),
+	gauge("shm_bytes", "Memory that they share.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Bytes) }),
+	counter("shm_clients_attached_total", "Clients that came to share memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Attached) }),
+	counter("shm_clients_refused_total", "Connections of users who may not share memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Refused) }),
+	counter("shm_clients_hostile_total", "Clients that were cut off for breaking the rules of shared memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Hostile) }),
+	counter("shm_clients_faults_total", "Clients that were cut off because their memory failed.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Faults) }),
+	counter("shm_submissions_total", "Frames that came through shared memory.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Submissions) }),
+	counter("shm_submitted_bytes_total", "Bytes of these.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.FrameBytes) }),
+	counter("shm_copies_total", "Of these frames, those that were copied.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Copies) }),
+	counter("shm_copied_bytes_total", "Bytes of those.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.CopiedBytes) }),
+	counter("shm_lent_total", "Of these frames, those that were written from where they lay.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Lent) }),
+	counter("shm_clients_changed_total", "Of the clients that broke the rules, those that changed a frame while it was written.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Changed) }),
+	counter("shm_ring_full_total", "Frames after which their client could send no more until one was answered.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.RingFull) }),
+
+	byUser("shm_user_clients", "Clients of a user that share memory; uid is \"other\" for all users behind the first 256.", prometheus.GaugeValue, func(u *server.SharedUser) float64 { return float64(u.Clients) }),
+	byUser("shm_user_bytes", "Memory that they share.", prometheus.GaugeValue, func(u *server.SharedUser) float64 { return float64(u.Bytes) }),
+	byUser("shm_user_clients_attached_total", "Clients of a user that came to share memory.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.Attached) }),
+	byUser("shm_user_clients_hostile_total", "Clients of a user that were cut off for breaking the rules of shared memory.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.Hostile) }),
+	byUserAnd("shm_user_clients_turned_away_total", "Clients of a user that got no memory, by what there was too little of: clients, memory, user_clients, user_memory (the settings), host.", "reason",
+		func(u *server.SharedUser, emit func(float64, string)) {
+			for reason, n := range u.TurnedAway {
+				emit(float64(n), reason)
+			}
+		}),
+	byUserAnd("shm_user_frames_total", "Frames of a user's clients that went to the engine, by how: copied, or lent from where they lie.", "path",
+		func(u *server.SharedUser, emit func(float64, string)) {
+			emit(float64(u.Copies), "copied")
+			emit(float64(u.Lent), "lent")
+		}),
+	byUserAnd("shm_user_frame_bytes_total", "Bytes of these.", "path",
+		func(u *server.SharedUser, emit func(float64, string)) {
+			emit(float64(u.CopiedBytes), "copied")
+			emit(float64(u.LentBytes), "lent")
+		}),
+	byUser("shm_user_frames_stored_total", "Frames whose client was told that they are stored.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.Stored) }),
+	byUserAnd("shm_user_frames_refused_total", "Frames of a user's clients that were refused, by the code that the client was told.", "reason",
+		func(u *server.SharedUser, emit func(float64, string)) {
+			for code, n := range u.Refused {
+				emit(float64(n), code)
+			}
+		}),
+	byUser("shm_user_ring_full_total", "Frames after which their client could send no more until one was answered.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.RingFull) }),
+	byUser("shm_user_wait_seconds_total", "Time that frames waited for memory of the engine.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return u.Waited.Seconds() }),
+}
+
+func byUser(name, help string, kind prometheus.ValueType, value func(*server.SharedUser) float64) metric {
+	return described(name, help, kind, []string{"uid"}, func(s *sample, emit func(float64, ...string)) {
+		for i := range s.server.Shared.Users {
+			u := &s.server.Shared.Users[i]
+			emit(value(u), userLabel(u))
+		}
+	})
+}
+
+// byUserAnd is byUser of counters with one more label.
+func byUserAnd(name, help, label string, tell func(u *server.SharedUser, emit func(v float64, label string))) metric {
+	return described(name, help, prometheus.CounterValue, []string{"uid", label}, func(s *sample, emit func(float64, ...string)) {
+		for i := range s.server.Shared.Users {
+			u := &s.server.Shared.Users[i]
+			tell(u, func(v float64, label string) { emit(v, userLabel(u), label) })
+		}
+	})
+}
+
+func userLabel(u *server.SharedUser) string {
+	if u.Others {
+		return "other"
+	}
+	return strconv.FormatUint(uint64(u.UID), 10)
+}
