@@ -25,7 +25,14 @@ func TestMain(m *testing.M) {
 	os.Setenv(asCommand, "1")
 	os.Unsetenv("RINGFENCE_LONG") // how long tests take is no setting of serve
 	os.Unsetenv(dataDirVar)
-	os.Exit(m.Run())
+	home, err := os.MkdirTemp("", "ringfence-test-") // the contexts of whoever runs the tests are none of theirs
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("XDG_CONFIG_HOME", home)
+	code := m.Run()
+	_ = os.RemoveAll(home)
+	os.Exit(code)
 }
 
 // ran is what one command line did.
