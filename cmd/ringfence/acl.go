@@ -112,21 +112,32 @@ func (a *app) aclLsCommand() *cobra.Command {
 
 // grantsOf visits what was granted to the users that were given, or to all.
 func grantsOf(ctx context.Context, l api.Log, given []string) iter.Seq2[grantReport, error] {
-	return func(yield func(grantReport, error) bool) {
+	return ofUsers(ctx, l, given, func(ctx context.Context, user string) (out []grantReport, err error) {
+		list, err := l.Grants(ctx, user)
+		for _, g := range list {
+			out = append(out, grantJSON(user, g))
+		}
+		return out, err
+	})
+}
+
+// ofUsers visits what each of the users has that were given, or of all.
+func ofUsers[T any](ctx context.Context, l api.Log, given []string, of func(context.Context, string) ([]T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
 		for user, err := range userNames(ctx, l, given) {
-			var list []api.Grant
+			var list []T
 			if err == nil {
-				list, err = l.Grants(ctx, user)
+				list, err = of(ctx, user)
 			}
 			if errors.Is(err, engine.ErrNoSuchUser) && len(given) == 0 {
 				continue // deleted meanwhile
 			}
 			if err != nil {
-				yield(grantReport{}, err)
+				yield(*new(T), err)
 				return
 			}
-			for _, g := range list {
-				if !yield(grantJSON(user, g), nil) {
+			for _, item := range list {
+				if !yield(item, nil) {
 					return
 				}
 			}

@@ -103,7 +103,7 @@ func (a *app) useContext() error {
 	}
 	c, ok := f.Contexts[name]
 	if !ok {
-		return notFound{fmt.Errorf("there is no context %q; see 'ringfence context ls'", name)}
+		return noSuchContext(name)
 	}
 	a.client.server = c.Server
 	in := func(flag string) { a.client.from[flag] = fmt.Sprintf("the %s of context %q", flag, name) }
@@ -131,7 +131,7 @@ func (a *app) contextCommand() *cobra.Command {
 about when neither the command line nor the environment names a server or a data
 directory; --context, or RINGFENCE_CONTEXT, names another one.`,
 	}
-	cmd.AddCommand(a.contextAddCommand(), a.contextUseCommand(), a.contextLsCommand(), a.contextDeleteCommand())
+	cmd.AddCommand(a.contextAddCommand(), a.contextUseCommand(), a.contextLsCommand(), a.contextDescribeCommand(), a.contextDeleteCommand())
 	return cmd
 }
 
@@ -251,6 +251,46 @@ func (a *app) contextLsCommand() *cobra.Command {
 	}
 }
 
+func (a *app) contextDescribeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe [NAME]",
+		Short: "Show a context; without a name, the one in use",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := a.readContexts()
+			if err != nil {
+				return err
+			}
+			name := f.Current
+			if len(args) > 0 {
+				name = args[0]
+			}
+			c, ok := f.Contexts[name]
+			switch {
+			case !ok && name == "":
+				return notFound{errors.New("no context is in use; see 'ringfence context ls'")}
+			case !ok:
+				return noSuchContext(name)
+			}
+			return a.report(struct {
+				Name    string `json:"name"`
+				Current bool   `json:"in_use"`
+				savedContext
+			}{name, name == f.Current, c}, func() {
+				a.printf("context %s\n", name)
+				a.table([][]string{
+					{"  server", c.Server}, {"  server CA", cmp.Or(c.CA, "-")}, {"  client cert", cmp.Or(c.Cert, "-")}, {"  client key", cmp.Or(c.Key, "-")},
+					{"  user", cmp.Or(c.User, "-")}, {"  password file", cmp.Or(c.Secret, "-")},
+				}...)
+			})
+		},
+	}
+}
+
+func noSuchContext(name string) error {
+	return notFound{fmt.Errorf("there is no context %q; see 'ringfence context ls'", name)}
+}
+
 // changeContexts does something to the context that args name.
 func (a *app) changeContexts(args []string, change func(*contextFile, string)) error {
 	f, err := a.readContexts()
@@ -261,7 +301,7 @@ func (a *app) changeContexts(args []string, change func(*contextFile, string)) e
 	if len(args) > 0 {
 		name = args[0]
 		if _, ok := f.Contexts[name]; !ok {
-			return notFound{fmt.Errorf("there is no context %q; see 'ringfence context ls'", name)}
+			return noSuchContext(name)
 		}
 	}
 	change(&f, name)

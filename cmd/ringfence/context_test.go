@@ -40,6 +40,15 @@ func TestContexts(t *testing.T) {
 	if out := do(exitOK, "context", "ls"); !strings.Contains(out, "*  here") {
 		t.Errorf("listed: %s", out)
 	}
+	if out := do(exitOK, "context", "show"); !strings.HasPrefix(out, "context here\n") || !strings.Contains(out, addr) {
+		t.Errorf("the one in use: %s", out)
+	}
+	if out := do(exitOK, "context", "describe", "gone", "--json"); !strings.Contains(out, `"in_use": false`) || !strings.Contains(out, `"server": "127.0.0.1:1"`) {
+		t.Errorf("another one: %s", out)
+	}
+	do(exitNotFound, "context", "describe", "nowhere")
+	do(exitOK, "context", "use")
+	do(exitNotFound, "context", "describe")
 	do(exitOK, "context", "use", "gone")
 	do(exitUnreachable, "topic", "ls")
 	do(exitOK, "topic", "ls", "--context", "here")

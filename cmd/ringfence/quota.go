@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/ringfence/ringfence/engine"
@@ -13,7 +14,7 @@ import (
 
 func (a *app) quotaCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "quota", Short: "How much users may produce"}
-	cmd.AddCommand(a.quotaSetCommand())
+	cmd.AddCommand(a.quotaSetCommand(), a.quotaLsCommand(), a.quotaDeleteCommand())
 	return cmd
 }
 
@@ -34,10 +35,11 @@ larger than batches are.`,
 				return usageError{errors.New("which quota? Give --records or --bytes")}
 			}
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				q, err := quotaOf(ctx, l, args[0])
+				u, err := userNamed(ctx, l, args[0])
 				if err != nil {
 					return err
 				}
+				q := u.Quota
 				if cmd.Flags().Changed("records") {
 					q.Records = records
 				}
@@ -47,9 +49,7 @@ larger than batches are.`,
 				if err := l.SetQuota(ctx, args[0], q); err != nil {
 					return err
 				}
-				return a.report(map[string]any{"user": args[0], "records_per_second": q.Records, "bytes_per_second": q.Bytes}, func() {
-					a.printf("user %s: %s\n", args[0], quotaText(q))
-				})
+				return a.report(quotaReport{args[0], q.Records, q.Bytes}, func() { a.printf("user %s: %s\n", args[0], quotaText(q)) })
 			})
 		},
 	}
@@ -58,14 +58,81 @@ larger than batches are.`,
 	return cmd
 }
 
-// quotaOf is the quota of a user.
-func quotaOf(ctx context.Context, l api.Log, name string) (api.Quota, error) {
-	for u, err := range l.AllUsers(ctx) {
-		if err != nil || u.Name == name {
-			return u.Quota, err
+type quotaReport struct {
+	User    string `json:"user"`
+	Records uint64 `json:"records_per_second"` // 0: no bound
+	Bytes   uint64 `json:"bytes_per_second"`
+}
+
+func (a *app) quotaLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls [USER]",
+		Short: "List the quotas, of one user or of all who have one",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				return list(a, quotasOf(ctx, l, args), "no quotas; set one with 'ringfence quota set USER'", []string{"USER", "RECORDS/S", "BYTES/S"},
+					func(u api.User) any { return quotaReport{u.Name, u.Quota.Records, u.Quota.Bytes} },
+					func(u api.User) []string {
+						records, bytes := "-", "-"
+						if u.Quota.Records > 0 {
+							records = countText(u.Quota.Records)
+						}
+						if u.Quota.Bytes > 0 {
+							bytes = bytesText(u.Quota.Bytes)
+						}
+						return []string{u.Name, records, bytes}
+					})
+			})
+		},
+	}
+}
+
+// quotasOf visits the users who have a quota, or the one that was given.
+func quotasOf(ctx context.Context, l api.Log, given []string) iter.Seq2[api.User, error] {
+	return func(yield func(api.User, error) bool) {
+		if len(given) > 0 {
+			yield(userNamed(ctx, l, given[0]))
+			return
+		}
+		for u, err := range l.AllUsers(ctx) {
+			if err == nil && u.Quota == (api.Quota{}) {
+				continue
+			}
+			if !yield(u, err) {
+				return
+			}
 		}
 	}
-	return api.Quota{}, fmt.Errorf("user %q: %w", name, engine.ErrNoSuchUser)
+}
+
+func (a *app) quotaDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete USER",
+		Short: "Take a user's quota away: what he produces has no bound then",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				if err := l.SetQuota(ctx, args[0], api.Quota{}); err != nil {
+					return err
+				}
+				return a.report(quotaReport{User: args[0]}, func() { a.printf("user %s: %s\n", args[0], quotaText(api.Quota{})) })
+			})
+		},
+	}
+}
+
+// userNamed is what is known of a user.
+func userNamed(ctx context.Context, l api.Log, name string) (api.User, error) {
+	if err := api.CheckUser(name); err != nil {
+		return api.User{}, fmt.Errorf("user %q: %w", name, err)
+	}
+	for u, err := range l.AllUsers(ctx) {
+		if err != nil || u.Name == name {
+			return u, err
+		}
+	}
+	return api.User{}, fmt.Errorf("user %q: %w", name, engine.ErrNoSuchUser)
 }
 
 // quotaText is a quota as people read it.

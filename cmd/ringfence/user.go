@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -30,7 +29,7 @@ knows the administrator's password any more: 'ringfence user passwd admin --data
 	}
 	token := &cobra.Command{Use: "token", Short: "Tokens to log in with in place of a password"}
 	token.AddCommand(a.tokenCreateCommand(), a.tokenDeleteCommand(), a.tokenLsCommand())
-	cmd.AddCommand(a.userAddCommand(), a.userPasswdCommand(), a.userDeleteCommand(), a.userLsCommand(), token)
+	cmd.AddCommand(a.userAddCommand(), a.userPasswdCommand(), a.userDeleteCommand(), a.userLsCommand(), a.userDescribeCommand(), token)
 	return cmd
 }
 
@@ -160,6 +159,10 @@ type userReport struct {
 	Bytes    uint64    `json:"quota_bytes_per_second"`
 }
 
+func userJSON(u api.User) userReport {
+	return userReport{u.Name, u.Password, u.Created.UTC(), u.Changed.UTC(), u.Grants, u.Tokens, u.Quota.Records, u.Quota.Bytes}
+}
+
 func (a *app) userLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
@@ -169,9 +172,7 @@ func (a *app) userLsCommand() *cobra.Command {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				head := []string{"USER", "PASSWORD", "GRANTS", "TOKENS", "QUOTA", "CREATED"}
 				return list(a, l.AllUsers(ctx), "no users; make one with 'ringfence user add NAME --admin'", head,
-					func(u api.User) any {
-						return userReport{u.Name, u.Password, u.Created.UTC(), u.Changed.UTC(), u.Grants, u.Tokens, u.Quota.Records, u.Quota.Bytes}
-					},
+					func(u api.User) any { return userJSON(u) },
 					func(u api.User) []string {
 						has := "yes"
 						if !u.Password {
@@ -179,103 +180,6 @@ func (a *app) userLsCommand() *cobra.Command {
 						}
 						return []string{u.Name, has, countText(u.Grants), countText(u.Tokens), quotaText(u.Quota), dateText(u.Created.UnixMilli())}
 					})
-			})
-		},
-	}
-}
-
-type tokenReport struct {
-	ID      string     `json:"id"`
-	User    string     `json:"user"`
-	Name    string     `json:"name"`
-	Created time.Time  `json:"created"`
-	Expires *time.Time `json:"expires"` // null: never
-	Secret  string     `json:"secret,omitempty"`
-}
-
-func tokenJSON(t api.Token, secret string) tokenReport {
-	r := tokenReport{ID: t.ID, User: t.User, Name: t.Name, Created: t.Created.UTC(), Secret: secret}
-	if !t.Expires.IsZero() {
-		at := t.Expires.UTC()
-		r.Expires = &at
-	}
-	return r
-}
-
-func (a *app) tokenCreateCommand() *cobra.Command {
-	var o api.TokenOptions
-	var age ageFlag
-	cmd := &cobra.Command{
-		Use:   "create USER",
-		Short: "Make a token; its secret is shown once",
-		Long: `Make a token: whoever has its secret is that user. The secret goes to standard output,
-once; commands take it from ` + tokenVar + `, programs as a password without a user.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if age > 0 {
-				o.Expires = time.Now().Add(time.Duration(age))
-			}
-			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				t, secret, err := l.CreateToken(ctx, args[0], o)
-				if err != nil {
-					return err
-				}
-				return a.report(tokenJSON(t, secret), func() {
-					a.printf("%s\n", secret)
-					fmt.Fprintf(a.err, "ringfence: token %s of user %s; the secret is not shown again\n", t.ID, t.User)
-				})
-			})
-		},
-	}
-	cmd.Flags().StringVar(&o.Name, "name", "", "what it is for")
-	cmd.Flags().Var(&age, "expires", "how long it is good (90d, 12h); without, until it is deleted")
-	return cmd
-}
-
-func (a *app) tokenDeleteCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "delete ID",
-		Short: "Forget a token; what is logged in with it may do nothing more",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				if err := l.DeleteToken(ctx, args[0]); err != nil {
-					return err
-				}
-				return a.report(map[string]string{"id": args[0]}, func() { a.printf("deleted token %s\n", args[0]) })
-			})
-		},
-	}
-}
-
-func (a *app) tokenLsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "ls USER",
-		Short: "List a user's tokens",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				list, err := l.Tokens(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				out := []tokenReport{}
-				rows := [][]string{{"TOKEN", "NAME", "CREATED", "EXPIRES"}}
-				for _, t := range list {
-					out = append(out, tokenJSON(t, ""))
-					expires := "never"
-					if !t.Expires.IsZero() {
-						expires = dateText(t.Expires.UnixMilli())
-					}
-					rows = append(rows, []string{t.ID, t.Name, dateText(t.Created.UnixMilli()), expires})
-				}
-				return a.report(out, func() {
-					if len(list) == 0 {
-						a.printf("user %s has no tokens\n", args[0])
-						return
-					}
-					a.table(rows...)
-				})
 			})
 		},
 	}
