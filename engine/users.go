@@ -75,6 +75,9 @@ func (e *Engine) Grant(ctx context.Context, user string, g Grant) error {
 	if err := api.CheckGrants(g); err != nil {
 		return ofUser(user, err)
 	}
+	if _, err := e.user(ctx, user); err != nil {
+		return err
+	}
 	return ofUser(user, e.changeAccess(ctx, cp.SetGrant{User: user, Grant: g}))
 }
 
@@ -187,6 +190,9 @@ func (e *Engine) Tokens(ctx context.Context, user string) ([]Token, error) {
 // SetQuota bounds what a user may produce through a server of this engine. Error:
 // ErrNoSuchUser.
 func (e *Engine) SetQuota(ctx context.Context, user string, q Quota) error {
+	if _, err := e.user(ctx, user); err != nil {
+		return err
+	}
 	return ofUser(user, e.changeAccess(ctx, cp.SetQuota{User: user, Quota: q}))
 }
 
@@ -206,6 +212,9 @@ func (e *Engine) user(ctx context.Context, name string) (*cp.User, error) {
 	}
 	if u := a.User(name); u != nil {
 		return u, nil
+	}
+	if err := api.CheckUser(name); err != nil { // one of an older rule is found above
+		return nil, ofUser(name, err)
 	}
 	return nil, ofUser(name, ErrNoSuchUser)
 }

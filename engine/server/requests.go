@@ -46,7 +46,7 @@ func (c *conn) start(h wire.Head, m any) error {
 		return err
 	case *wire.Heartbeat:
 		if err := c.mayConsume(*c.who.Load(), m.Topic, m.Group); err != nil {
-			return err
+			return told(err)
 		}
 		c.work.Go(func() { c.heartbeat(h, m) })
 		return nil
@@ -237,7 +237,10 @@ func (c *conn) openConsumer(who Identity, m *wire.OpenConsumer) (wire.Message, e
 
 // mayConsume asks whether somebody may read a topic, as a group if one is named.
 func (c *conn) mayConsume(who Identity, topic, group string) error {
-	err := c.s.allow(who, OpConsume, topic)
+	err := checkNames(topic, group)
+	if err == nil {
+		err = c.s.allow(who, OpConsume, topic)
+	}
 	if err == nil && group != "" {
 		err = c.s.allow(who, OpUseGroup, group)
 	}

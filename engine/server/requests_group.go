@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/engine/wire"
@@ -55,9 +56,21 @@ func (c *conn) listGroups(ctx context.Context, who Identity, m *wire.ListGroups)
 	return &wire.ListGroupsReply{Groups: page, More: more}, err
 }
 
+// checkNames refuses what no topic and no group can be called, before it is asked who is
+// in it: nobody is, which is no answer to a name that was misspelt.
+func checkNames(topic, group string) error {
+	if err := api.CheckTopic(topic); err != nil {
+		return err
+	}
+	return api.CheckGroup(group)
+}
+
 // mayTouch asks whether somebody may do something to a group of a topic that he may know.
 func (c *conn) mayTouch(who Identity, op Op, topic, group string) error {
-	err := c.s.allow(who, OpDescribe, topic)
+	err := checkNames(topic, group)
+	if err == nil {
+		err = c.s.allow(who, OpDescribe, topic)
+	}
 	if err == nil {
 		err = c.s.allow(who, op, group)
 	}
@@ -70,8 +83,24 @@ func (c *conn) listMembers(ctx context.Context, who Identity, m *wire.ListMember
 		return nil, err
 	}
 	generation, names := c.s.groups.members(m.Topic, m.Group)
+	if generation == 0 { // no member is no answer about a group that there is not
+		if err := c.groupExists(ctx, m.Topic, m.Group); err != nil {
+			return nil, err
+		}
+	}
 	page, more := pageOf(names, m.After, m.Limit, itself, everything)
 	return &wire.ListMembersReply{Generation: generation, Members: page, More: more}, ctx.Err()
+}
+
+func (c *conn) groupExists(ctx context.Context, topic, group string) error {
+	names, err := c.s.engine.Groups(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if _, found := slices.BinarySearch(names, group); !found {
+		return &api.TopicError{Topic: topic, Range: -1, Err: api.Of("group", group, api.ErrNoSuchGroup)}
+	}
+	return nil
 }
 
 // describeGroup answers a page of what there is to tell, also where some of it is damaged.
