@@ -38,7 +38,8 @@ func (o PoolOptions) withDefaults() PoolOptions {
 
 // Pool makes the files of new segments. A durable write into blocks that were
 // written before is a pure data write, so it hands out files of deleted segments
-// first, then files of zeros that [Pool.Step] made ahead, and only then new ones.
+// first, then files of zeros that [Pool.Step] made ahead, and only then new ones. A file
+// that was given to another process ([Reader.Give]) is removed and not used again.
 //
 // Files are made ahead at the rate at which segments were filled lately, less that at
 // which files came back, so neither ten lines into a new topic cost zeros nor a
@@ -422,7 +423,7 @@ func (p *Pool) Recycle(names ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range kept {
-		if f.size >= p.o.SegmentBytes/2 {
+		if f.size >= p.o.SegmentBytes/2 && f.kind == poolOld {
 			p.back = noteTime(p.back, p.clock)
 		}
 		p.keep(f)
@@ -439,17 +440,24 @@ func (p *Pool) retire(name string) (poolFile, error) {
 	if err != nil {
 		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
 	}
+	kind := poolOld
 	size, err := f.Size()
 	var salt uint64
 	if err == nil {
 		_, salt, err = earlier(f, size)
+	}
+	if g, ok := f.(disk.Giver); ok && err == nil {
+		var given bool
+		if given, err = g.Given(); given {
+			kind = poolDel // others may read it for as long as they like
+		}
 	}
 	f.Close()
 	if err != nil {
 		return poolFile{}, fmt.Errorf("segfile: recycle: %w", err)
 	}
 	p.mu.Lock()
-	pf := poolFile{p.num, poolOld, size, salt}
+	pf := poolFile{p.num, kind, size, salt}
 	p.num++
 	p.mu.Unlock()
 	if err := p.d.Rename(name, poolName(pf.num, pf.kind)); err != nil {

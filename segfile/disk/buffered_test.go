@@ -149,3 +149,44 @@ func TestBufferedFollowsTheFile(t *testing.T) {
 		t.Errorf("opened a closed file: %v", err)
 	}
 }
+
+// The mark of a file that was given away stays with it, whatever its name and whoever has
+// the tree open, and no other file has it.
+func TestGivenFileIsMarked(t *testing.T) {
+	dir := t.TempDir()
+	d := openIn(t, dir, "pool")
+	given := func(d disk.Disk, name string) bool {
+		f, err := d.Open(name, true)
+		must(t, err)
+		defer f.Close()
+		is, err := f.(disk.Giver).Given()
+		must(t, err)
+		return is
+	}
+	for _, name := range []string{"a", "b"} {
+		f, err := d.Create(name)
+		must(t, err)
+		must(t, f.WriteAt(make([]byte, block), 0))
+		must(t, f.Close())
+	}
+	if given(d, "a") {
+		t.Fatal("a new file is marked")
+	}
+	f, err := d.Open("a", false)
+	must(t, err)
+	must(t, f.(disk.Giver).Give())
+	must(t, f.(disk.Giver).Give())
+	must(t, f.WriteAt(bytes.Repeat([]byte{1}, block), 0))
+	must(t, f.Close())
+	must(t, d.Rename("a", "c"))
+	if !given(d, "c") || given(d, "b") {
+		t.Errorf("given: %v, the other one %v", given(d, "c"), given(d, "b"))
+	}
+	must(t, d.Close())
+	if d := openIn(t, dir, "auto"); !given(d, "c") {
+		t.Error("the next process does not know that it was given")
+	}
+	if err := f.(disk.Giver).Give(); !errors.Is(err, disk.ErrClosed) {
+		t.Errorf("a closed file: %v", err)
+	}
+}

@@ -151,6 +151,19 @@ type Buffered interface {
 	Buffered() (*os.File, error)
 }
 
+// Giver is a File whose descriptor can be given to another process, which nobody can make
+// let go of it again.
+type Giver interface {
+	// Give marks the file as given, before anybody gets it. The mark is the file's, under
+	// whatever name, and outlives this process, as those may who have the descriptor; it
+	// need not outlive a power cut, which none of them does. errors.ErrUnsupported where
+	// the file system does not keep it.
+	Give() error
+	// Given says whether it was. Such a file is never written again for somebody else: who
+	// has it open could read that.
+	Given() (bool, error)
+}
+
 // Kind is what an Op does.
 type Kind uint8
 

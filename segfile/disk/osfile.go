@@ -171,6 +171,40 @@ func (f *osFile) Buffered() (*os.File, error) {
 	return h, nil
 }
 
+// The mark of a file that was given is a bit of its mode that means nothing else for
+// files: whoever may write the directory keeps it there, and every file system that has
+// modes has it.
+const given = unix.S_ISVTX
+
+// Give sets the mark, and looks whether it is there.
+func (f *osFile) Give() error {
+	was, err := f.Given()
+	if was || err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	err = f.call("mark as given", func() error {
+		if err := unix.Fstat(f.fd, &st); err != nil {
+			return err
+		}
+		return unix.Fchmod(f.fd, st.Mode&0o7777|given)
+	})
+	if err != nil {
+		return err
+	}
+	if is, err := f.Given(); is || err != nil {
+		return err
+	}
+	return f.fail("mark as given", 0, 0, errors.ErrUnsupported)
+}
+
+// Given looks for the mark.
+func (f *osFile) Given() (bool, error) {
+	var st unix.Stat_t
+	err := f.call("look for a mark", func() error { return unix.Fstat(f.fd, &st) })
+	return st.Mode&given != 0, err
+}
+
 // same refuses a handle that is not of this file.
 func (f *osFile) same(h *os.File) error {
 	st, err := regular(h)
