@@ -197,6 +197,22 @@
 // is damaged or missing it opens a consumer at its place and asks again without stored: the
 // server then says what is wrong there.
 //
+// On the socket for shared memory a Fetch may ask with in_file, besides stored, for a page
+// whose frames the client reads itself. Such a page has a salt and file_bytes, and no frame
+// behind its message: they are that many bytes of a file, from file_from on, laid out as
+// they would have come. A descriptor of the file (SCM_RIGHTS) comes beside the answer's first
+// byte. It is of this page, to be closed once that is read, for reading alone, and of a file
+// that holds one closed segment of one range of the topic and never anything else: who keeps
+// it keeps no more than that, and has the space of a segment that is gone stay taken. What
+// the user may do, and a member's generation, are asked for each page, so what is taken back
+// holds for the next one. The client reads the file and does not map it: mapped memory may
+// change after it was verified, and what is not there any more ends the process. Where a
+// descriptor does not come through, because the process has too many, or the bytes are not
+// what the page says, it opens a consumer at its place and asks again without in_file, or
+// without stored. The server answers with an ordinary page whenever it likes: for segments
+// that are open, damaged, or not whole, to clients that have not taken those before, and on
+// other sockets always. So does one that does not know the field: no feature is agreed on.
+//
 // The cursor of a page is the consumer's place behind it. It is opaque: a client stores it
 // and hands it back, to OpenConsumer or to Commit, which makes it the place of a group.
 // That never moves a group back without reset.

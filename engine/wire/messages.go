@@ -132,9 +132,9 @@ var (
 	tableAttachReply        = table{"AttachReply", []field{byte2, byte4, byte8, byte8}, by((*wirefb.AttachReply).UnPack)}
 	tableOpenConsumer       = table{"OpenConsumer", []field{text, text, byte1, cursor, byte8, text, byte8, numbers}, by((*wirefb.OpenConsumer).UnPack)}
 	tableOpenConsumerReply  = table{"OpenConsumerReply", []field{byte4, cursor}, by((*wirefb.OpenConsumerReply).UnPack)}
-	tableFetch              = table{"Fetch", []field{byte4, byte4, byte4, byte1}, by((*wirefb.Fetch).UnPack)}
+	tableFetch              = table{"Fetch", []field{byte4, byte4, byte4, byte1, byte1}, by((*wirefb.Fetch).UnPack)}
 	tableSkip               = table{"Skip", []field{byte4, byte8, byte8, byte1}, by((*wirefb.Skip).UnPack)}
-	tablePage               = table{"Page", []field{byte4, byte4, byte8, byte8, byte4, many(&tableSkip), byte1, cursor, numbers, byte8}, by((*wirefb.Page).UnPack)}
+	tablePage               = table{"Page", []field{byte4, byte4, byte8, byte8, byte4, many(&tableSkip), byte1, cursor, numbers, byte8, byte8, byte8}, by((*wirefb.Page).UnPack)}
 	tableSubscribe          = table{"Subscribe", []field{byte4, byte4, byte4, byte1}, by((*wirefb.Subscribe).UnPack)}
 	tableCredit             = table{"Credit", []field{byte4, byte4}, by((*wirefb.Credit).UnPack)}
 	tableCloseConsumer      = table{"CloseConsumer", []field{byte4}, by((*wirefb.CloseConsumer).UnPack)}

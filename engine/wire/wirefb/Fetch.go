@@ -11,6 +11,7 @@ type FetchT struct {
 	MaxBytes uint32 `json:"max_bytes"`
 	WaitMs   uint32 `json:"wait_ms"`
 	Stored   bool   `json:"stored"`
+	InFile   bool   `json:"in_file"`
 }
 
 func (t *FetchT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -22,6 +23,7 @@ func (t *FetchT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	FetchAddMaxBytes(builder, t.MaxBytes)
 	FetchAddWaitMs(builder, t.WaitMs)
 	FetchAddStored(builder, t.Stored)
+	FetchAddInFile(builder, t.InFile)
 	return FetchEnd(builder)
 }
 
@@ -30,6 +32,7 @@ func (rcv *Fetch) UnPackTo(t *FetchT) {
 	t.MaxBytes = rcv.MaxBytes()
 	t.WaitMs = rcv.WaitMs()
 	t.Stored = rcv.Stored()
+	t.InFile = rcv.InFile()
 }
 
 func (rcv *Fetch) UnPack() *FetchT {
@@ -116,8 +119,20 @@ func (rcv *Fetch) MutateStored(n bool) bool {
 	return rcv._tab.MutateBoolSlot(10, n)
 }
 
+func (rcv *Fetch) InFile() bool {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(12))
+	if o != 0 {
+		return rcv._tab.GetBool(o + rcv._tab.Pos)
+	}
+	return false
+}
+
+func (rcv *Fetch) MutateInFile(n bool) bool {
+	return rcv._tab.MutateBoolSlot(12, n)
+}
+
 func FetchStart(builder *flatbuffers.Builder) {
-	builder.StartObject(4)
+	builder.StartObject(5)
 }
 func FetchAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -130,6 +145,9 @@ func FetchAddWaitMs(builder *flatbuffers.Builder, waitMs uint32) {
 }
 func FetchAddStored(builder *flatbuffers.Builder, stored bool) {
 	builder.PrependBoolSlot(3, stored, false)
+}
+func FetchAddInFile(builder *flatbuffers.Builder, inFile bool) {
+	builder.PrependBoolSlot(4, inFile, false)
 }
 func FetchEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()

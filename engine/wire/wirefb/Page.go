@@ -7,16 +7,18 @@ import (
 )
 
 type PageT struct {
-	Consumer uint32   `json:"consumer"`
-	Range    uint32   `json:"range"`
-	First    uint64   `json:"first"`
-	Next     uint64   `json:"next"`
-	Mark     uint32   `json:"mark"`
-	Skips    []*SkipT `json:"skips"`
-	CaughtUp bool     `json:"caught_up"`
-	Cursor   string   `json:"cursor"`
-	Finished []uint32 `json:"finished"`
-	Salt     uint64   `json:"salt"`
+	Consumer  uint32   `json:"consumer"`
+	Range     uint32   `json:"range"`
+	First     uint64   `json:"first"`
+	Next      uint64   `json:"next"`
+	Mark      uint32   `json:"mark"`
+	Skips     []*SkipT `json:"skips"`
+	CaughtUp  bool     `json:"caught_up"`
+	Cursor    string   `json:"cursor"`
+	Finished  []uint32 `json:"finished"`
+	Salt      uint64   `json:"salt"`
+	FileFrom  uint64   `json:"file_from"`
+	FileBytes uint64   `json:"file_bytes"`
 }
 
 func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -57,6 +59,8 @@ func (t *PageT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	PageAddCursor(builder, cursorOffset)
 	PageAddFinished(builder, finishedOffset)
 	PageAddSalt(builder, t.Salt)
+	PageAddFileFrom(builder, t.FileFrom)
+	PageAddFileBytes(builder, t.FileBytes)
 	return PageEnd(builder)
 }
 
@@ -81,6 +85,8 @@ func (rcv *Page) UnPackTo(t *PageT) {
 		t.Finished[j] = rcv.Finished(j)
 	}
 	t.Salt = rcv.Salt()
+	t.FileFrom = rcv.FileFrom()
+	t.FileBytes = rcv.FileBytes()
 }
 
 func (rcv *Page) UnPack() *PageT {
@@ -257,8 +263,32 @@ func (rcv *Page) MutateSalt(n uint64) bool {
 	return rcv._tab.MutateUint64Slot(22, n)
 }
 
+func (rcv *Page) FileFrom() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(24))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *Page) MutateFileFrom(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(24, n)
+}
+
+func (rcv *Page) FileBytes() uint64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(26))
+	if o != 0 {
+		return rcv._tab.GetUint64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *Page) MutateFileBytes(n uint64) bool {
+	return rcv._tab.MutateUint64Slot(26, n)
+}
+
 func PageStart(builder *flatbuffers.Builder) {
-	builder.StartObject(10)
+	builder.StartObject(12)
 }
 func PageAddConsumer(builder *flatbuffers.Builder, consumer uint32) {
 	builder.PrependUint32Slot(0, consumer, 0)
@@ -295,6 +325,12 @@ func PageStartFinishedVector(builder *flatbuffers.Builder, numElems int) flatbuf
 }
 func PageAddSalt(builder *flatbuffers.Builder, salt uint64) {
 	builder.PrependUint64Slot(9, salt, 0)
+}
+func PageAddFileFrom(builder *flatbuffers.Builder, fileFrom uint64) {
+	builder.PrependUint64Slot(10, fileFrom, 0)
+}
+func PageAddFileBytes(builder *flatbuffers.Builder, fileBytes uint64) {
+	builder.PrependUint64Slot(11, fileBytes, 0)
 }
 func PageEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()
