@@ -7,6 +7,10 @@
 // memory came through ([Send], [Receiver]), whose end is the end of the other side: there
 // is no heartbeat, and no process is known by its number ([PeerOf] tells whose it is).
 //
+// What the client reads does not lie in the memory. A page of a closed segment may come as
+// a descriptor of its file ([Receiver]), which the client reads as any file: the page cache
+// is the memory that both share then. Package wire tells how.
+//
 // The engine believes nothing that lies in the memory. The sizes are copied once, when it
 // is made; a submission is copied once into private memory and then checked, and whatever
 // breaks a rule is a [PeerError], after which the engine is done with that client. Of a

@@ -353,3 +353,85 @@ func TestI08Names(t *testing.T) {
 		l.Close()
 	}
 }
+
+// Descriptors that are asked for come in their order, and one that this process could not
+// take keeps its place.
+func TestReceiverKeepsTheirOrder(t *testing.T) {
+	a, b := sockets(t)
+	r := &Receiver{UnixConn: b, Most: 4}
+	dir := t.TempDir()
+	before := descriptors(t)
+	read := func(n int) {
+		t.Helper()
+		if _, err := io.ReadFull(r, make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(want string) {
+		t.Helper()
+		f := r.File()
+		if f == nil {
+			if want != "" {
+				t.Errorf("no descriptor, want that of %s", want)
+			}
+			return
+		}
+		defer f.Close()
+		if at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); filepath.Base(at) != want {
+			t.Errorf("the descriptor of %s, %v; want %q", at, err, want)
+		}
+	}
+	open := func(name string) *os.File {
+		t.Helper()
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	send := func(name string) {
+		t.Helper()
+		f := open(name)
+		defer f.Close()
+		if err := Send(a, []byte(name), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("1")
+	send("2")
+	read(2)
+	next("1")
+	next("2")
+	next("")
+	many := []*os.File{open("3"), open("4"), open("5")} // more than there is room for at a time
+	var fds []int
+	for _, f := range many {
+		defer f.Close()
+		fds = append(fds, int(f.Fd()))
+	}
+	if _, _, err := a.WriteMsgUnix([]byte("x"), syscall.UnixRights(fds...), nil); err != nil {
+		t.Fatal(err)
+	}
+	send("6")
+	read(2)
+	next("3")
+	next("4")
+	next("")
+	next("6")
+	for i := range 7 {
+		send(fmt.Sprint(i))
+		read(1)
+	}
+	next("3")
+	r.Over()
+	next("")
+	send("7")
+	read(1)
+	next("")
+	for _, f := range many {
+		f.Close()
+	}
+	if n := descriptors(t); n != before {
+		t.Errorf("%d descriptors are open, %d before", n, before)
+	}
+}
