@@ -186,7 +186,7 @@ func (r framer) FetchFrames(maxBytes int, stored bool) (server.FramePage, error)
 	}
 	page := server.FramePage{
 		Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, Skips: p.Skips, CaughtUp: p.CaughtUp, Finished: p.Finished, Cursor: r.Cursor(),
-		File: p.File, Position: p.Position, Length: p.Length, Salt: p.Salt,
+		File: p.File, Position: p.Position, Length: p.Length, Salt: p.Salt, Give: p.Give,
 	}
 	if len(p.Frames) > 0 {
 		page.Frames = [][]byte{p.Frames}

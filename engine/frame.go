@@ -239,6 +239,10 @@ type FramePage struct {
 	File             *os.File
 	Position, Length int64
 	Salt             uint64
+	// Give says whether a descriptor of File may be given to another process that may read
+	// the topic, for good: it holds nothing but one segment of it, and ever will. It may
+	// be called as long as the bytes stay what they are.
+	Give func() bool
 }
 
 // FetchFrames is [Consumer.Fetch] for those who pass frames on: about maxBytes of them,
@@ -279,7 +283,7 @@ func (c *Consumer) stretch(src *source) bool {
 	}
 	p, salt := &c.frames, src.seg.Meta().Salt
 	p.Range, p.First, p.Next, p.Mark, p.Salt = src.id.Seq, c.pos[src.id], st.Next, api.MarkOf(salt), salt
-	p.File, p.Position, p.Length = st.File, st.Position, st.Length
+	p.File, p.Position, p.Length, p.Give = st.File, st.Position, st.Length, st.Give
 	c.pos[src.id], c.marks[src.id] = p.Next, p.Mark
 	return true
 }

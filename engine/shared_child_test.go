@@ -36,13 +36,19 @@ type bare struct {
 	pos  int // slots that were used
 }
 
-func dialBare(path string) (*bare, error) {
+func dialSocket(path string) (*bare, error) {
 	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
 	b := &bare{nc: &shm.Receiver{UnixConn: nc}}
-	if _, err = b.call(wire.KeyHello, &wire.Hello{Magic: wire.Magic, MinVersion: 1, MaxVersion: 1}); err != nil {
+	_, err = b.call(wire.KeyHello, &wire.Hello{Magic: wire.Magic, MinVersion: 1, MaxVersion: 1})
+	return b, err
+}
+
+func dialBare(path string) (*bare, error) {
+	b, err := dialSocket(path)
+	if err != nil {
 		return nil, err
 	}
 	m, err := b.call(wire.KeyAttach, &wire.Attach{ArenaBytes: 1 << 20})
@@ -141,6 +147,7 @@ func report(err error) int {
 func init() {
 	parts["shm step"] = func(path string) int { return report(playStep(path)) }
 	parts["shm writer"] = func(addr string) int { return report(playWriter(addr)) }
+	parts["shm reader"] = func(path string) int { return report(playReader(path)) }
 	parts["shm hostile"] = func(path string) int { return report(playHostile(path)) }
 	parts["shm serve"] = func(dir string) int { return report(playSharer(dir)) }
 }
@@ -246,6 +253,50 @@ func playWriter(addr string) error {
 	}
 	fmt.Println("done")
 	return c.Close()
+}
+
+// playReader reads the topic again and again and says how many records there are; with a
+// count so often, and with no more descriptors than it begins with.
+func playReader(path string) error {
+	ctx := context.Background()
+	c, err := client.DialShm(ctx, path, client.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience})
+	if err != nil {
+		return err
+	}
+	count := number(countEnv)
+	if count > 0 {
+		var free [64]int
+		n := 0
+		for ; n < len(free); n++ { // all numbers below the limit are to be taken
+			if free[n], err = syscall.Dup(0); err != nil {
+				return err
+			}
+		}
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(free[n-1] + 1), Max: uint64(free[n-1] + 1)}); err != nil {
+			return err
+		}
+	}
+	for n := 0; count == 0 || n < count; n++ {
+		r, err := c.NewConsumer(ConsumerOptions{Topic: "t", From: FromStart()})
+		if err != nil {
+			return err
+		}
+		records := 0
+		for {
+			page, err := r.Fetch(1000)
+			if err != nil {
+				return err
+			}
+			if records += len(page.Records); page.CaughtUp {
+				break
+			}
+		}
+		if err := r.Close(); err != nil {
+			return err
+		}
+		fmt.Println("read", records)
+	}
+	return nil
 }
 
 // playHostile does to the server what a client must not, for ever: frames that change

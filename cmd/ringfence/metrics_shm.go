@@ -25,6 +25,8 @@ var sharedMetrics = []metric{
 	counter("shm_lent_total", "Of these frames, those that were written from where they lay.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Lent) }),
 	counter("shm_clients_changed_total", "Of the clients that broke the rules, those that changed a frame while it was written.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Changed) }),
 	counter("shm_ring_full_total", "Frames after which their client could send no more until one was answered.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.RingFull) }),
+	counter("shm_files_total", "Descriptors of closed segments that clients were given, each for one page.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.Files) }),
+	counter("shm_file_bytes_total", "Bytes of frames that clients read from them.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Shared.FileBytes) }),
 
 	byUser("shm_user_clients", "Clients of a user that share memory; uid is \"other\" for all users behind the first 256.", prometheus.GaugeValue, func(u *server.SharedUser) float64 { return float64(u.Clients) }),
 	byUser("shm_user_bytes", "Memory that they share.", prometheus.GaugeValue, func(u *server.SharedUser) float64 { return float64(u.Bytes) }),
@@ -55,6 +57,8 @@ var sharedMetrics = []metric{
 		}),
 	byUser("shm_user_ring_full_total", "Frames after which their client could send no more until one was answered.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.RingFull) }),
 	byUser("shm_user_wait_seconds_total", "Time that frames waited for memory of the engine.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return u.Waited.Seconds() }),
+	byUser("shm_user_files_total", "Descriptors of closed segments that a user's clients were given, each for one page.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.Files) }),
+	byUser("shm_user_file_bytes_total", "Bytes of frames that they read from them.", prometheus.CounterValue, func(u *server.SharedUser) float64 { return float64(u.FileBytes) }),
 }
 
 func byUser(name, help string, kind prometheus.ValueType, value func(*server.SharedUser) float64) metric {

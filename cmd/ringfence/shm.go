@@ -41,7 +41,7 @@ func (a *app) shmCommand() *cobra.Command {
 		Long: `Show which programs share memory with a server (serve --shm) now, and what each sent:
 frames, how many of them were copied and how many written from where they lie, what was
 refused and why, what is not answered yet, and how much memory is theirs. Below that the
-same by user, since the server started.
+same by user, since the server started, and what each read from the files of closed segments.
 
 It asks the server's admin address (serve --admin), which is the operator's.`,
 		Example: `  ringfence shm
@@ -107,7 +107,7 @@ func (a *app) printFrontends(f *sharedFrontends) {
 		a.printf("no program shares memory now\n")
 	}
 	a.printf("\n")
-	rows = [][]string{{"USER", "CLIENTS", "CAME", "TURNED AWAY", "CUT OFF", "MEMORY", "FRAMES", "BYTES", "COPIED", "LENT", "REFUSED"}}
+	rows = [][]string{{"USER", "CLIENTS", "CAME", "TURNED AWAY", "CUT OFF", "MEMORY", "FRAMES", "BYTES", "COPIED", "LENT", "REFUSED", "READ"}}
 	for i := range f.Users {
 		u := &f.Users[i]
 		name := userName(u.UID)
@@ -115,7 +115,7 @@ func (a *app) printFrontends(f *sharedFrontends) {
 			name = "others"
 		}
 		row := []string{name, countText(u.Clients), countText(u.Attached), reasonsText(u.TurnedAway), countText(u.Hostile + u.Faults), bytesText(u.Bytes)}
-		rows = append(rows, append(row, useText(&u.SharedUse)...))
+		rows = append(rows, append(append(row, useText(&u.SharedUse)...), bytesText(u.FileBytes)))
 	}
 	a.table(rows...)
 }

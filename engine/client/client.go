@@ -16,6 +16,7 @@ type Client struct {
 	addr string
 	opts Options
 	mem  *memory
+	held held
 	main *link // for all but producers
 	acks *link // for producers
 
@@ -49,7 +50,7 @@ func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := c.connect(ctx, false)
+	first, err := c.connect(ctx, plain)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", addr, err)
 	}
@@ -130,5 +131,6 @@ func (c *Client) Close() error {
 		}
 	}
 	c.tasks.Wait()
+	c.held.close()
 	return nil
 }

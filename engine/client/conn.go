@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -28,6 +30,7 @@ type conn struct {
 	out       outflow         // of who writes
 	mem       *memory         // the client's
 	shared    *shared         // nil: all goes over the socket
+	files     *shm.Receiver   // nil: no descriptors come
 
 	mu      sync.Mutex // innermost
 	queue   []*request // to be written, in order
@@ -46,6 +49,7 @@ type request struct {
 	header   []byte // of raw, as it is sent: in shared memory another one may stand there by now
 	into     []byte // memory for the record frames of the answer, to be appended to
 	pages    bool   // the answer may have record frames
+	files    bool   // or be about those of a file
 	owner    owner
 }
 
@@ -61,7 +65,8 @@ type answer struct {
 	msg    any
 	placed wire.ProduceReply
 	raw    []byte
-	err    error // *wire.Error of the server, *lostError, or that the request cannot be sent
+	file   *os.File // of a page in a file; nil: its descriptor did not come through
+	err    error    // *wire.Error of the server, *lostError, or that the request cannot be sent
 }
 
 // post queues a request and has it written. It does not block; false says that the
@@ -237,6 +242,13 @@ func (c *conn) read() error {
 		a, err := unpack(h, msg)
 		if err == nil {
 			a.raw, err = readInto(c.in, r.into[:0], h.Raw())
+		}
+		if p, ok := a.msg.(*wire.Page); ok && err == nil && p.FileBytes > 0 {
+			if !r.files || h.Raw() != 0 {
+				err = fmt.Errorf("%w: a page in a file that was not asked for", ErrProtocol)
+			} else {
+				a.file = c.files.File()
+			}
 		}
 		if err != nil {
 			a = answer{err: &lostError{sent: true, cause: err}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -49,6 +50,7 @@ type Consumer struct {
 	behind string // cursor behind the last page that came
 	next   *fetch // asked for; nil: nothing
 	wary   bool   // frames came damaged: the server is to verify the next ones
+	bytes  bool   // a descriptor did not come through: pages are to come as bytes
 
 	page    *page  // being handed out; nil: none
 	place   string // cursor behind the last page that was handed out whole
@@ -143,6 +145,9 @@ func (r *Consumer) drop() {
 	if r.conn != nil {
 		r.conn.post(closeConsumer(r.handle))
 	}
+	if r.next != nil {
+		r.next.leave()
+	}
 	r.conn, r.next = nil, nil
 }
 
@@ -156,23 +161,48 @@ type fetch struct {
 	waits bool          // the server waits for a record
 	plain bool          // the server verifies the frames
 	ans   answer
+
+	c    *Client
+	gone atomic.Bool // nobody wants the answer
 }
 
 func (f *fetch) wrote(*request) { /* there is no memory to give back */ }
 
 func (f *fetch) answered(_ *request, a answer) {
+	if a.file != nil {
+		f.c.held.hold(a.file)
+	}
 	f.ans = a
 	close(f.done)
+	if f.gone.Load() {
+		f.shed()
+	}
+}
+
+// leave says that nobody will look at the answer, whether it is there or not.
+func (f *fetch) leave() {
+	f.gone.Store(true)
+	if f.over() {
+		f.shed()
+	}
+}
+
+// shed closes the answer's file. It may be called twice.
+func (f *fetch) shed() {
+	if f.ans.file != nil {
+		f.c.held.release(f.ans.file)
+	}
 }
 
 // ask asks for the next page.
 func (r *Consumer) ask(wait bool) {
-	f := &fetch{done: make(chan struct{}), waits: wait, plain: r.wary}
-	m := &wire.Fetch{Consumer: r.handle, MaxBytes: pageBytes, Stored: !r.wary}
+	f := &fetch{done: make(chan struct{}), waits: wait, plain: r.wary, c: r.c}
+	files := !r.wary && !r.bytes && r.conn.files != nil
+	m := &wire.Fetch{Consumer: r.handle, MaxBytes: pageBytes, Stored: !r.wary, InFile: files}
 	if wait {
 		m.WaitMs = uint32(pollWait / time.Millisecond)
 	}
-	if r.conn.enqueue(&request{key: wire.KeyFetch, msg: m, into: r.spare, pages: true, owner: f}) {
+	if r.conn.enqueue(&request{key: wire.KeyFetch, msg: m, into: r.spare, pages: true, files: files, owner: f}) {
 		r.conn.drive()
 	} else {
 		f.answered(nil, answer{err: &lostError{cause: r.conn.err}})
@@ -328,6 +358,18 @@ func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error)
 		return fresh, a.err
 	}
 	m := a.msg.(*wire.Page)
+	if m.FileBytes > 0 {
+		a.raw, err = r.c.readPage(a.raw, a.file, m, r.conn.limit)
+		switch {
+		case errors.Is(err, ErrProtocol):
+			r.drop()
+			return fresh, err
+		case err != nil:
+			r.drop() // the next page is to be this one again
+			r.bytes, r.wary = r.bytes || errors.Is(err, errNoDescriptor), !errors.Is(err, errNoDescriptor)
+			return false, nil
+		}
+	}
 	p, err := newPage(m, a.raw, r.topic)
 	switch {
 	case m.Salt != 0 && plain:

@@ -7,7 +7,8 @@
 // A [Client] is a server's address with two connections, from [Dial] to Close: one for
 // producers, one for everything else, so that a page on its way never delays an
 // acknowledgement. From [DialShm] on the first of them shares memory with the server, and
-// batches are built there. A [Producer] sends records to one topic: one at a time and waiting,
+// batches are built there; over the other one come descriptors of closed segments' files,
+// which consumers read themselves. A [Producer] sends records to one topic: one at a time and waiting,
 // one at a time with a callback, or many in a [Batch]. A [Consumer] reads one topic.
 //
 // # Promises
@@ -26,7 +27,9 @@
 //     less. Its error says whether the outcome is known: see [Unknown].
 //   - A server that is gone without a word is noticed within two heartbeats.
 //   - Memory is bounded: batches share [Options].MemoryBytes, a consumer holds two pages,
-//     and what a server sends is given room as it comes, not as it is announced.
+//     and what a server sends is given room as it comes, not as it is announced. So are
+//     descriptors: a consumer has one of a page that came and was not looked at, and none
+//     behind Close. No file is mapped (files.go).
 //   - Whatever a server sends, it cannot make the client panic.
 //
 // # Goroutines and locks

@@ -14,9 +14,9 @@ import (
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
-// connect makes a connection: it dials, says hello, logs in, and with shares has the
-// server share memory.
-func (c *Client) connect(ctx context.Context, shares bool) (*conn, error) {
+// connect makes a connection: it dials, says hello, logs in, and where it is to be a sharing
+// one has the server share memory.
+func (c *Client) connect(ctx context.Context, w way) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
 	defer cancel()
 	nc, err := c.opts.dial(ctx)
@@ -24,14 +24,14 @@ func (c *Client) connect(ctx context.Context, shares bool) (*conn, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	if u, ok := nc.(*net.UnixConn); ok && shares {
-		nc = &shm.Receiver{UnixConn: u}
+	if u, ok := nc.(*net.UnixConn); ok && w != plain {
+		nc = &shm.Receiver{UnixConn: u, Most: maxFiles}
 	}
 	made, err := c.hello(&steady{Conn: nc, patience: c.opts.DialTimeout})
 	if err == nil {
 		err = c.sameLog(made)
 	}
-	if err == nil && shares {
+	if err == nil && w == sharing {
 		err = c.attach(made.nc, made.in, made)
 	}
 	if !stop() && err == nil {
@@ -76,11 +76,12 @@ func (c *Client) hello(nc *steady) (*conn, error) {
 		beat = max(min(beat, idle/3), time.Millisecond)
 	}
 	nc.patience = 2 * beat
+	files, _ := nc.Conn.(*shm.Receiver)
 	return &conn{
 		nc: nc, socket: socketOf(nc.Conn), in: in, log: reply.Log, heartbeat: beat,
 		limit: min(reply.MaxFrame, wire.MaxFrame), slots: int(min(reply.MaxRequests, maxSlots)),
 		wake: make(chan struct{}, 1), dead: make(chan struct{}),
-		pending: map[uint32]*request{}, lastID: 3, mem: c.mem,
+		pending: map[uint32]*request{}, lastID: 3, mem: c.mem, files: files,
 	}, nil
 }
 

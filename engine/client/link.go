@@ -11,9 +11,9 @@ import (
 // link keeps one connection to the server: it makes it again whenever it ends, until
 // the client is closed.
 type link struct {
-	c      *Client
-	name   string // for the log
-	shares bool   // its connections share memory with the server
+	c    *Client
+	name string // for the log
+	way  way    // of its connections
 
 	mu      sync.Mutex
 	cur     *conn         // nil while there is none
@@ -21,6 +21,15 @@ type link struct {
 	lasting bool          // err is of an attempt, and another one will meet it too
 	changed chan struct{} // closed at the next change of these
 }
+
+// way is what a connection can do besides what all can.
+type way uint8
+
+const (
+	plain   way = iota
+	sharing     // it shares memory with the server
+	filing      // pages come as descriptors of files
+)
 
 func newLink(c *Client, name string) *link {
 	return &link{c: c, name: name, changed: make(chan struct{})}
@@ -70,7 +79,7 @@ func (l *link) keep(cur *conn) {
 	for ctx := l.c.life; ctx.Err() == nil; failed++ {
 		var err error
 		if cur == nil {
-			cur, err = l.c.connect(ctx, l.shares)
+			cur, err = l.c.connect(ctx, l.way)
 		}
 		if err != nil {
 			l.set(nil, err, lasting(err))

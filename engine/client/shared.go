@@ -34,6 +34,7 @@ const sharedID = 1 << 31
 // DialShm is Dial for a server on this host (serve --shm), at the path of its socket:
 // batches are built in memory that is shared with it, and it takes them from there. How
 // much of that there is Options.MemoryBytes says, and the server, which may give less.
+// Consumers read closed segments from their files (files.go).
 func DialShm(ctx context.Context, path string, o Options) (*Client, error) {
 	if o.TLS != nil {
 		return nil, errors.New("client: Options.TLS with shared memory: it is of this host alone")
@@ -42,13 +43,13 @@ func DialShm(ctx context.Context, path string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.acks.shares = true
-	first, err := c.connect(ctx, true)
+	c.acks.way, c.main.way = sharing, filing
+	first, err := c.connect(ctx, sharing)
 	if err != nil {
 		return nil, fmt.Errorf("sharing memory with the server at %s: %w", path, err)
 	}
 	c.opts.MemoryBytes = min(c.opts.MemoryBytes, int(first.shared.guest.Arena().Size()))
-	main, err := c.connect(ctx, false)
+	main, err := c.connect(ctx, filing)
 	if err != nil {
 		first.discard(err)
 		return nil, fmt.Errorf("connecting to %s: %w", path, err)
@@ -67,7 +68,11 @@ func (c *Client) attach(nc *steady, in *bufio.Reader, to *conn) error {
 	}
 	msg, err := exchange(nc, in, 3, wire.KeyAttach, &wire.Attach{ArenaBytes: uint64(c.opts.MemoryBytes)})
 	file := from.File()
+	from.Over()
 	if err != nil {
+		if file != nil {
+			file.Close()
+		}
 		return err
 	}
 	r := msg.(*wire.AttachReply)

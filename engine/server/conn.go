@@ -47,6 +47,7 @@ type conn struct {
 	out           *outbox
 	socket        syscall.RawConn // for writing without waiting; nil where nc is not the socket
 	written       chan struct{}   // closed when the writer has ended
+	aloft         int             // descriptors of files that may be on their way; of who writes
 	pages         budget          // what its pages take until they are sent
 	work          sync.WaitGroup  // its goroutines besides reader and writer
 	meta          tasks

@@ -67,7 +67,7 @@ func (r *consumer) fetch(h wire.Head, m *wire.Fetch) {
 			return
 		}
 		if !p.empty() || wait == 0 || r.ctx.Err() != nil {
-			r.send(h, wire.FlagReply, p)
+			r.send(h, wire.FlagReply, p, m.Stored && m.InFile)
 			return
 		}
 		if p.CaughtUp {
@@ -166,8 +166,9 @@ func (r *consumer) release(p *page) {
 }
 
 // send has a page written and waits until it is: the consumer's next call takes the
-// memory of its frames, and its file may be another segment's then.
-func (r *consumer) send(h wire.Head, flags uint16, p page) {
+// memory of its frames, and its file may be another segment's then. With given the client
+// takes a descriptor of that.
+func (r *consumer) send(h wire.Head, flags uint16, p page, given bool) {
 	m := &wire.Page{
 		Consumer: r.handle, Range: p.Range, First: p.First, Next: p.Next, Mark: p.Mark, CaughtUp: p.CaughtUp, Cursor: p.Cursor,
 		Finished: p.Finished, Salt: p.Salt,
@@ -178,6 +179,7 @@ func (r *consumer) send(h wire.Head, flags uint16, p page) {
 	r.c.page(outgoing{
 		key: h.Key, flags: flags, id: h.ID, msg: m, raw: p.raw,
 		frames: p.Frames, file: p.File, from: p.Position, length: p.Length,
+		given: given && p.File != nil && r.c.peer != nil && p.Give(),
 	})
 	r.release(&p)
 }
@@ -215,7 +217,7 @@ func (r *consumer) push(h wire.Head, m *wire.Subscribe) error {
 			r.mu.Lock()
 			r.credit -= int64(p.raw)
 			r.mu.Unlock()
-			r.send(h, wire.FlagReply|wire.FlagPush, p)
+			r.send(h, wire.FlagReply|wire.FlagPush, p, false)
 			said = p.CaughtUp
 		}
 		if !p.CaughtUp {

@@ -17,7 +17,8 @@
 // consumer, so that none of them holds up the producers behind it. The
 // writer owns what is to be sent. Nobody waits for it but those who fetch records, who
 // keep a page's memory, or its file, until it is written. What lies in a file goes to
-// other machines by sendfile, and through TLS and to this one in pieces.
+// other machines by sendfile, through TLS and to this one in pieces, and to a client that
+// shares memory and asks for it as a descriptor (descriptor.go).
 //
 // The connection of a client that shares memory has one goroutine more, which takes frames
 // from that memory, copies them to memory of the engine, or lends large ones of a client

@@ -139,4 +139,7 @@ type FramePage struct {
 	File             *os.File
 	Position, Length int64
 	Salt             uint64
+	// Give says whether File may be given to a client that may read the topic, for good. It
+	// is called, if at all, before the consumer's next call.
+	Give func() bool
 }

@@ -58,6 +58,7 @@ type outgoing struct {
 	file   *os.File      // and behind these, if it is not nil, length bytes of it
 	from   int64         // where they begin
 	length int64
+	given  bool            // a descriptor of the file may go in place of them: msg is a Page then
 	raw    int             // bytes of all that
 	pass   *os.File        // whose descriptor goes beside the first byte; nil: none
 	sent   chan<- struct{} // told, if it is not nil, once nobody looks at the frames any more; has room for it

@@ -68,8 +68,8 @@ func TestPagesOfFiles(t *testing.T) {
 			c.hello()
 			c.producer("a")
 			r := c.consumer("a")
-			for range 3 {
-				a := c.do(wire.KeyFetch, &wire.Fetch{Consumer: r, Stored: true})
+			for i := range 3 {
+				a := c.do(wire.KeyFetch, &wire.Fetch{Consumer: r, Stored: true, InFile: i > 0}) // nobody shares memory here
 				if p, ok := a.msg.(*wire.Page); !ok || p.Salt != 5 || p.Next != 1 || !bytes.Equal(a.raw, content) {
 					t.Fatalf("%+v %v with %d bytes", a.msg, a.err, len(a.raw))
 				}

@@ -28,7 +28,8 @@ type SharedUse struct {
 	Faults      int64            `json:"faults"`    // clients that were cut off for memory that could not be read
 }
 
-// SharedUser is a user whose clients share memory now, or did since the start.
+// SharedUser is a user whose clients share memory now, or did since the start, or read
+// files.
 type SharedUser struct {
 	UID    uint32 `json:"uid"`
 	Others bool   `json:"others"` // in place of a number: all users behind the first 256
@@ -37,6 +38,8 @@ type SharedUser struct {
 	Bytes      int64            `json:"bytes"`   // of their arenas, with rings
 	Attached   int64            `json:"attached"`
 	TurnedAway map[string]int64 `json:"turned_away"` // clients that got no memory, by what there was too little of
+	Files      int64            `json:"files"`       // descriptors of closed segments that were given, each for one page
+	FileBytes  int64            `json:"file_bytes"`  // of frames that clients so read themselves
 	SharedUse
 }
 
@@ -182,8 +185,9 @@ type holding struct{ clients, bytes int64 }
 
 // sharer is a user whose clients came since the start.
 type sharer struct {
-	attached int64
-	away     map[string]int64
+	attached         int64
+	away             map[string]int64
+	files, fileBytes int64
 	tally
 }
 
@@ -257,6 +261,15 @@ func (s *sharers) hold(uid uint32, clients, bytes int64) {
 	}
 }
 
+// gave counts a page that a client of a user reads from its file.
+func (s *sharers) gave(uid uint32, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.of(uid)
+	u.files++
+	u.fileBytes += bytes
+}
+
 func (u *sharer) turnAway(reason string) {
 	if u.away == nil {
 		u.away = map[string]int64{}
@@ -275,7 +288,7 @@ func (s *sharers) stats() (now holding, list []SharedUser) {
 		if away == nil {
 			away = map[string]int64{}
 		}
-		return SharedUser{UID: uid, Clients: h.clients, Bytes: h.bytes, Attached: u.attached, TurnedAway: away, SharedUse: u.use()}
+		return SharedUser{UID: uid, Clients: h.clients, Bytes: h.bytes, Attached: u.attached, TurnedAway: away, Files: u.files, FileBytes: u.fileBytes, SharedUse: u.use()}
 	}
 	for uid, u := range s.users {
 		h := s.held[uid]
@@ -283,7 +296,7 @@ func (s *sharers) stats() (now holding, list []SharedUser) {
 		list = append(list, one(uid, u, h))
 	}
 	slices.SortFunc(list, func(a, b SharedUser) int { return cmp.Compare(a.UID, b.UID) })
-	if others := one(0, &s.others, rest); others.Attached > 0 || len(others.TurnedAway) > 0 {
+	if others := one(0, &s.others, rest); others.Attached > 0 || len(others.TurnedAway) > 0 || others.Files > 0 {
 		others.Others = true
 		list = append(list, others)
 	}
@@ -297,6 +310,8 @@ func (s *Server) sharedStats() SharedStats {
 	for i := range users {
 		u := &users[i]
 		st.Attached += u.Attached
+		st.Files += u.Files
+		st.FileBytes += u.FileBytes
 		st.Submissions += u.Frames
 		st.FrameBytes += u.FrameBytes
 		st.Copies += u.Copies

@@ -58,6 +58,8 @@ type SharedStats struct {
 	Hostile     int64 // clients that were cut off for breaking the rules
 	Changed     int64 // of these, those that changed a frame while it was written
 	Faults      int64 // clients that were cut off for memory that could not be read
+	Files       int64 // descriptors of closed segments that were given, each for one page
+	FileBytes   int64 // of frames that clients so read themselves
 	Users       []SharedUser
 }
 

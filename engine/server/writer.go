@@ -2,14 +2,12 @@ package server
 
 import (
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -132,6 +130,9 @@ func (w *writer) write(o *outgoing) {
 		w.pass(w.encode(o), o.pass)
 		return
 	}
+	if o.given && w.give(o) {
+		return
+	}
 	w.add(w.encode(o), true)
 	for _, f := range o.frames {
 		w.add(f, len(f) <= smallFrame)
@@ -205,18 +206,6 @@ func (w *writer) flush() {
 	}
 	clear(w.bufs)
 	w.bufs, w.gave, w.from, w.size = w.bufs[:0], w.gave[:0], 0, 0
-}
-
-// pass writes a frame with a descriptor.
-func (w *writer) pass(b []byte, f *os.File) {
-	w.flush()
-	if w.err == nil {
-		w.err = w.c.nc.SetWriteDeadline(time.Now().Add(w.c.s.opts.WriteTimeout))
-	}
-	if w.err == nil {
-		w.err = shm.Send(w.c.raw.(*net.UnixConn), b, f)
-		w.c.s.count.sent.Add(int64(len(b)))
-	}
 }
 
 func (w *writer) reset() { w.c, w.err, w.iov = nil, nil, nil }

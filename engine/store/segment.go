@@ -52,6 +52,8 @@ type Segment struct {
 	commit  atomic.Uint64                  // the commit mark
 	durable atomic.Int64                   // the position behind it
 	reader  atomic.Pointer[segfile.Reader] // nil while writer's
+	giving  sync.Once                      // sets given
+	given   bool                           // others may have its file open
 	left    *segfile.Reader                // of a file that an earlier process left open; set once
 	uses    uses
 	tail    tail

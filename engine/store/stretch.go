@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"os"
 	"sync"
 
@@ -14,6 +15,25 @@ type Stretch struct {
 	File             *os.File // read through the page cache; the receiver closes it
 	Position, Length int64    // of the first frame, and up to the end of the last
 	Next             uint64   // offset behind the last
+
+	seg *Segment
+}
+
+// Give says whether a descriptor of File may be given to another process, for good: it
+// holds this segment alone and ever will. It is called while the file stays what it is.
+func (st *Stretch) Give() bool { return st.seg.give() }
+
+// give readies the segment's file for that, once. Where it cannot be, there is no second
+// try: reads through this process are as good.
+func (s *Segment) give() bool {
+	s.giving.Do(func() {
+		err := s.reader.Load().Give() // stretches have one
+		s.given = err == nil
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			s.store.log.Warn("a closed segment's file is not given to clients, which read it through the server", "file", s.name, "err", err)
+		}
+	})
+	return s.given
 }
 
 const (
@@ -48,7 +68,7 @@ func (sc *Scanner) Stretch(most int64) (st Stretch, ok bool) {
 	sc.stopAhead()
 	sc.win = nil
 	sc.pos, sc.next = roundUp64(w.to, record.FrameAlign), w.next
-	return Stretch{File: f, Position: w.from, Length: w.to - w.from, Next: w.next}, true
+	return Stretch{File: f, Position: w.from, Length: w.to - w.from, Next: w.next, seg: s}, true
 }
 
 // buffered opens a fenced segment's file for reads through the page cache; nil where
