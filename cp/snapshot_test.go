@@ -104,10 +104,11 @@ func view(s *cp.State) any {
 	return v
 }
 
-// Whatever is done to a state and to its clones, none sees another's changes,
-// and what a query handed out stays as it was.
+// Whatever is done to a state, to its clones and to those that adopt a topic of it, none
+// sees another's changes, and what a query handed out stays as it was.
 func TestClonesAreApart(t *testing.T) {
 	total := 0
+	adopted := map[string]int{}
 	for seed := range uint64(long(60)) {
 		d := seededDice(seed)
 		states := []*cp.State{grown(seed, 200)}
@@ -120,6 +121,9 @@ func TestClonesAreApart(t *testing.T) {
 				states, want = append(states, s.Clone()), append(want, want[i])
 			}
 			g := commands{dice: d, s: s}
+			if d(4) == 0 {
+				adopted[adopt(t, s, states[d(len(states))], g.name())]++
+			}
 			for topic := range s.Topics() {
 				for r := range s.Ranges(topic.Name) {
 					for seg := range s.Segments(r.ID) {
@@ -152,6 +156,37 @@ func TestClonesAreApart(t *testing.T) {
 	if total == 0 {
 		t.Error("no segment was ever handed out")
 	}
+	other := cp.NewState()
+	other.Apply(cp.CreateTopic{Name: "another", Bits: 1, ID: id(1)})
+	mine := cp.NewState()
+	mine.Apply(cp.CreateTopic{Name: "logs", Bits: 1, ID: id(1)})
+	adopted[adopt(t, mine, other, "another")]++
+	for _, what := range []string{"taken", "gone", "refused"} {
+		if adopted[what] == 0 {
+			t.Errorf("no topic was adopted as %s: %v", what, adopted)
+		}
+	}
+}
+
+// adopt has a state adopt a topic of another, which may be itself, and says what came of it.
+func adopt(t *testing.T, s, from *cp.State, name string) string {
+	t.Helper()
+	before, want, source := snapshot(t, s), from.Export(name), snapshot(t, from)
+	taken := s.Adopt(from, name)
+	if s != from && !bytes.Equal(snapshot(t, from), source) {
+		t.Fatal("a state that was adopted from has changed")
+	}
+	switch {
+	case !taken && !bytes.Equal(snapshot(t, s), before):
+		t.Fatal("a refused topic changed something")
+	case !taken:
+		return "refused"
+	case !bytes.Equal(s.Export(name), want):
+		t.Fatalf("topic %q is not what it was adopted as", name)
+	case want == nil:
+		return "gone"
+	}
+	return "taken"
 }
 
 // A clone is read by one goroutine while the state it came from changes in

@@ -74,6 +74,27 @@ func (s *State) Clone() *State {
 	return c
 }
 
+// Adopt makes the topic of that name what it is in another state, or takes it away where
+// that has none. Both go on apart, as clones do, and it costs as little; for locking it
+// counts as a query of from. A topic whose identity belongs to another name here is
+// refused: then nothing changes and the answer is false.
+func (s *State) Adopt(from *State, name string) bool {
+	old, t := s.topic(name), from.topic(name)
+	if t != nil {
+		if other := s.topicByID(t.rec.ID); other != nil && other != old {
+			return false
+		}
+		from.own.Store(new(owner)) // what it has made so far is nobody's from here on
+	}
+	if old != nil {
+		s.remove(old)
+	}
+	if t != nil {
+		s.put(t)
+	}
+	return true
+}
+
 // Len is the number of topics.
 func (s *State) Len() int { return s.topics.len }
 

@@ -256,16 +256,17 @@ func (e *Engine) commands(topic string, cmds ...cp.Command) []cp.Reply {
 	return replies
 }
 
-// fetch reads a topic from the control plane, nil if it does not exist there.
-func (e *Engine) fetch(topic string) (export []byte, err error) {
+// fetch copies what the control plane has of a topic, and of all that lives with it, which
+// costs little.
+func (e *Engine) fetch(topic string) (copied *cp.State, err error) {
 	v, ok := e.host.Ring().Route(topic)
 	if !ok {
 		return nil, cp.ErrNoVnode
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	err = e.host.Read(ctx, v, func(s *cp.State) { export = s.Export(topic) })
-	return export, err
+	err = e.host.Read(ctx, v, func(s *cp.State) { copied = s.Clone() })
+	return copied, err
 }
 
 // dice gives 64 random bits, never 0.

@@ -52,12 +52,13 @@ type Options struct {
 	// and answers each. It is called like Command.
 	Commands func(topic string, cmds ...cp.Command) []cp.Reply
 
-	// Fetch reads one topic from the control plane (cp.State.Export), nil if it does
-	// not exist there. It is called, like Command, when a refusal shows that the view
-	// is behind, and after a split or merge. Nil leaves the former to the next refresh,
-	// and is only for a frontend that learns of every command: it is the only one, or
-	// gets those of others by ApplyCommitted.
-	Fetch func(topic string) (export []byte, err error)
+	// Fetch reads what the control plane has of one topic now: a state that nobody else
+	// changes, such as a cp.State.Clone, which has the topic if it exists. The frontend
+	// takes the topic over and nothing else. It is called, like Command, when a refusal
+	// shows that the view is behind, and after a split or merge. Nil leaves the former to
+	// the next refresh, and is only for a frontend that learns of every command: it is
+	// the only one, or gets those of others by ApplyCommitted.
+	Fetch func(topic string) (*cp.State, error)
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -170,7 +170,7 @@ func TestFollow(t *testing.T) {
 			state.Apply(cmd)
 			return cp.Reply{Err: lost}
 		},
-		Fetch: func(topic string) ([]byte, error) { return state.Export(topic), nil },
+		Fetch: func(string) (*cp.State, error) { return state.Clone(), nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -218,11 +218,11 @@ func (f *Frontend) fetch(topic string) bool {
 	}
 	for range attempts {
 		before := f.mirroredOf(topic)
-		export, err := f.opts.Fetch(topic)
-		if err != nil {
+		from, err := f.opts.Fetch(topic)
+		if err != nil || from == nil {
 			return false
 		}
-		if done, ok := f.install(topic, export, before); done {
+		if done, ok := f.install(topic, from, before); done {
 			return ok
 		}
 	}
@@ -242,7 +242,7 @@ func (f *Frontend) mirroredOf(topic string) uint64 {
 // install puts a fetched topic in the place of the one in the view. It is not done if a command was
 // mirrored since the fetch began: what was read may be older than that. Counting commands is what
 // tells, not the topic's revision, which a replay raises without a change.
-func (f *Frontend) install(topic string, export []byte, mirrored uint64) (done, ok bool) {
+func (f *Frontend) install(topic string, from *cp.State, mirrored uint64) (done, ok bool) {
 	f.meta.Lock()
 	defer f.meta.Unlock()
 	state := f.view.of(topic)
@@ -254,25 +254,22 @@ func (f *Frontend) install(topic string, export []byte, mirrored uint64) (done, 
 	}
 	// What is hot about a topic that is gone stays: the fetch may be late, and identities do not
 	// come again.
-	old := state.Apply(cp.ExtractTopic{Topic: topic}).Export
-	ok = true
-	if export != nil {
-		ok = state.Apply(cp.InsertTopic{Export: export}).Err == nil
-	}
-	if !ok && old != nil {
-		state.Apply(cp.InsertTopic{Export: old})
+	if !state.Adopt(from, topic) {
+		return true, false
 	}
 	f.resync(topic)
-	if rec := state.Topic(topic); rec != nil {
-		f.dropStaleOf(rec.ID)
+	rec := state.Topic(topic)
+	if rec == nil {
+		return true, true
 	}
-	if f.journey && ok && export != nil {
+	f.dropStaleOf(rec.ID)
+	if f.journey {
 		if f.fetched == nil {
 			f.fetched = map[string][]byte{}
 		}
-		f.fetched[topic] = export
+		f.fetched[topic] = state.Export(topic)
 	}
-	return true, ok
+	return true, true
 }
 
 // dropStaleOf is dropStale for the heads and rolls of one topic. Meta is held.

@@ -113,7 +113,7 @@ func (s *sim) start(i int) {
 		View: s.truth.snapshot(), Command: s.command,
 	}
 	if s.fetch {
-		o.Fetch = func(topic string) ([]byte, error) {
+		o.Fetch = func(topic string) (*cp.State, error) {
 			if s.fault != "" {
 				return nil, errLost
 			}

@@ -23,7 +23,7 @@ func (g *guarded) command(_ string, cmd cp.Command) cp.Reply {
 	return g.truth.apply(cmd)
 }
 
-func (g *guarded) fetch(topic string) ([]byte, error) {
+func (g *guarded) fetch(topic string) (*cp.State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.truth.fetch(topic)

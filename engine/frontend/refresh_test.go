@@ -472,11 +472,11 @@ func TestFetchOvertakenByACommand(t *testing.T) {
 	meanwhile := func() {}
 	f = newFrontend(t, func(o *Options) {
 		o.Command = c.command
-		o.Fetch = func(topic string) ([]byte, error) {
-			export, err := c.fetch(topic)
+		o.Fetch = func(topic string) (*cp.State, error) {
+			from, err := c.fetch(topic)
 			meanwhile()
 			meanwhile = func() {}
-			return export, err
+			return from, err
 		}
 	})
 	if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
@@ -510,18 +510,55 @@ func TestFetchAfterAReplay(t *testing.T) {
 
 // A fetch that brings nothing usable leaves the view as it was.
 func TestFetchOfRubbish(t *testing.T) {
-	c := newTruth(t, 1)
-	f := c.front(false, func(o *Options) {
-		o.Fetch = func(string) ([]byte, error) { return []byte("rubbish"), nil }
-	})
-	if _, err := f.CreateTopic(testTopic, 8, topicID(1), 1); err != nil {
-		t.Fatal(err)
+	another := cp.NewState() // has the topic under the identity of another
+	another.Apply(cp.CreateTopic{Name: testTopic, Bits: 8, ID: topicID(2)})
+	for what, from := range map[string]*cp.State{"nothing": nil, "another": another} {
+		t.Run(what, func(t *testing.T) {
+			c := newTruth(t, 1)
+			fetched := 0
+			f := c.front(false, func(o *Options) {
+				o.Fetch = func(string) (*cp.State, error) { fetched++; return from, nil }
+			})
+			for i, name := range []string{testTopic, "other"} {
+				if _, err := f.CreateTopic(name, 8, topicID(uint64(1+i)), 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.do(cp.RegisterSegment{ID: seg(root(), 0), Replicas: []cp.NodeID{"n9"}})
+			_, err := f.PlanBatch(testTopic, BatchInfo{Count: 1})
+			wantErr(t, err, cp.ErrSegmentExists)
+			if h, err := f.Topic(testTopic); err != nil || h.ID() != topicID(1) || fetched == 0 {
+				t.Fatal(h, err, fetched)
+			}
+			if err := f.Check(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
-	c.do(cp.RegisterSegment{ID: seg(root(), 0), Replicas: []cp.NodeID{"n9"}})
-	_, err := f.PlanBatch(testTopic, BatchInfo{Count: 1})
-	wantErr(t, err, cp.ErrSegmentExists)
-	if _, err := f.Topic(testTopic); err != nil {
-		t.Fatal(err)
+}
+
+// A split or merge costs a frontend as much in a topic of thousands of ranges as in one of a few.
+func TestFetchAfterManyChanges(t *testing.T) {
+	c, a, _ := pair(t, 1, true)
+	last := root()
+	cycle := func() {
+		left, right, err := a.SplitRange(last)
+		if err == nil {
+			last, err = a.MergeRanges(left, right)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cycle()
+	young := testing.AllocsPerRun(20, cycle)
+	for range 5000 {
+		cycle()
+	}
+	old := testing.AllocsPerRun(20, cycle)
+	t.Logf("%v allocations, and %v after %d ranges", young, old, c.view.Topic(testTopic).NextRangeSeq)
+	if old > young*3/2 {
+		t.Errorf("%v allocations for a split and a merge, %v after thousands of them", young, old)
 	}
 }
 

@@ -34,7 +34,7 @@ func (c *truth) apply(cmd cp.Command) cp.Reply {
 
 func (c *truth) command(_ string, cmd cp.Command) cp.Reply { return c.apply(cmd) }
 
-func (c *truth) fetch(topic string) ([]byte, error) { return c.view.of(topic).Export(topic), nil }
+func (c *truth) fetch(topic string) (*cp.State, error) { return c.view.of(topic).Clone(), nil }
 
 // snapshot is what a refresh reads.
 func (c *truth) snapshot() View { return c.view.clone() }
