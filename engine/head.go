@@ -109,9 +109,11 @@ func (e *Engine) create(id fence.SegmentID, create creator) (*store.Segment, err
 // lineage says where a range's knowledge of its producers lies: in its last
 // segment, or else in what the ranges it came from knew.
 type lineage struct {
+	id         fence.RangeID
 	start, end uint64
 	segments   []stretch // of the range itself, in order
 	from       []*lineage
+	unasked    bool                   // its own segments are likely to tell: from was not looked for
 	known      *segfile.ProducerTable // what came from there, once somebody asked; never changed
 }
 
@@ -123,24 +125,32 @@ type stretch struct {
 
 // lineageOf looks for the segments before id. Ranges that were split and merged
 // again are reached on many ways: done holds those that were looked at. What was given
-// up counts as expired.
+// up counts as expired. Where a range has segments the look ends: ranges have long histories,
+// and what is before them is asked for only if all of them are damaged.
 func (e *Engine) lineageOf(s *cp.State, r *cp.Range, id fence.SegmentID, done map[fence.RangeID]*lineage) *lineage {
 	if l := done[r.ID]; l != nil {
 		return l
 	}
-	l := &lineage{start: r.Start, end: r.End}
+	l := &lineage{id: r.ID, start: r.Start, end: r.End}
 	done[r.ID] = l
 	for seg := range s.Segments(r.ID) {
 		if seg.ID != id && seg.Phase == cp.Sealed && !e.isGivenUp(seg.ID) {
 			l.segments = append(l.segments, stretch{seg.ID, seg.Start, seg.Start + seg.Length})
 		}
 	}
+	if l.unasked = len(l.segments) > 0; !l.unasked {
+		e.lookBehind(s, r, l, done)
+	}
+	return l
+}
+
+// lookBehind adds the lineages of a range's parents.
+func (e *Engine) lookBehind(s *cp.State, r *cp.Range, l *lineage, done map[fence.RangeID]*lineage) {
 	for _, parent := range r.From {
 		if p := s.Range(parent); p != nil {
 			l.from = append(l.from, e.lineageOf(s, p, fence.SegmentID{}, done))
 		}
 	}
-	return l
 }
 
 // inherit is the table that a new segment of the range starts from.
@@ -186,6 +196,17 @@ func (e *Engine) producersBehind(l *lineage, n int) (*segfile.ProducerTable, err
 func (e *Engine) inheritParents(l *lineage) (*segfile.ProducerTable, error) {
 	if l.known != nil {
 		return l.known, nil
+	}
+	if l.unasked {
+		err := e.withTopic(l.id.Topic, func(s *cp.State, _ *cp.Topic) {
+			if r := s.Range(l.id); r != nil {
+				e.lookBehind(s, r, l, map[fence.RangeID]*lineage{})
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		l.unasked = false
 	}
 	table := segfile.NewProducerTable(l.start, l.end)
 	for i, from := range l.from {
