@@ -28,7 +28,12 @@ type consumeFlags struct {
 	max    int64
 	follow bool
 	format string
+	shm    string
 }
+
+// readerMemory is what a client that sends nothing shares with the server: as little as it
+// may.
+const readerMemory = 1 << 20
 
 func (a *app) consumeCommand() *cobra.Command {
 	var f consumeFlags
@@ -61,7 +66,8 @@ Follow through a server (--server), or link the engine.`,
 		Example: `  ringfence consume logs --from start
   ringfence consume logs --group billing --follow --format json
   ringfence consume logs --server 10.0.0.7:4040 --group billing --member billing-1 --follow
-  ringfence consume logs --from 2024-05-01T12:00:00Z --max 100`,
+  ringfence consume logs --from 2024-05-01T12:00:00Z --max 100
+  ringfence consume logs --shm /run/ringfence/shm --from start`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("from") && strings.TrimSpace(f.from) == "" {
@@ -79,6 +85,7 @@ Follow through a server (--server), or link the engine.`,
 	fl.StringVar(&f.from, "from", "", "start, end, a cursor, a time, or how long ago (15m)")
 	fl.Int64Var(&f.max, "max", 0, "stop after this many records; 0 is all")
 	fl.BoolVar(&f.follow, "follow", false, "wait at the end until a signal comes")
+	fl.StringVar(&f.shm, "shm", "", "read closed segments from their files, and the rest through the server's socket ('ringfence serve --shm'), in place of --server or --data-dir")
 	fl.StringVar(&f.format, "format", "value", "value (one a line), json (one a line), or raw (values with nothing between)")
 	return cmd
 }
@@ -103,7 +110,11 @@ func (a *app) consume(ctx context.Context, topic string, f consumeFlags) error {
 	if err != nil {
 		return err
 	}
-	return a.withLog(ctx, false, func(ctx context.Context, l api.Log) error {
+	with := func(do func(context.Context, api.Log) error) error { return a.withLog(ctx, false, do) }
+	if f.shm != "" {
+		with = func(do func(context.Context, api.Log) error) error { return a.withShared(ctx, f.shm, readerMemory, do) }
+	}
+	return with(func(ctx context.Context, l api.Log) error {
 		if f.member, err = memberName(l, f); err != nil {
 			return err
 		}

@@ -47,8 +47,9 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	return whichAre(f(ctx, remoteLog{c}))
 }
 
-// withShared is withLog of the server that shares memory at a socket.
-func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Context, l api.Log) error) (err error) {
+// withShared is withLog of the server that shares memory at a socket: so many bytes of it
+// for batches, or as many as there are by default.
+func (a *app) withShared(ctx context.Context, path string, memory int, f func(ctx context.Context, l api.Log) error) (err error) {
 	if a.client.server != "" || a.dataDirGiven() {
 		return usageError{errors.New("--shm with --server or --data-dir: topics are reached in one way or the other")}
 	}
@@ -56,6 +57,7 @@ func (a *app) withShared(ctx context.Context, path string, f func(ctx context.Co
 	if err != nil {
 		return err
 	}
+	o.MemoryBytes = memory
 	c, err := client.DialShm(ctx, path, o)
 	if err != nil {
 		return howToLogIn(o, howToConnect("unix:"+path, false, err))

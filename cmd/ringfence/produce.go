@@ -100,7 +100,7 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 	defer in.Close()
 	with := func(do func(context.Context, api.Log) error) error { return a.withLog(ctx, f.create, do) }
 	if f.shm != "" {
-		with = func(do func(context.Context, api.Log) error) error { return a.withShared(ctx, f.shm, do) }
+		with = func(do func(context.Context, api.Log) error) error { return a.withShared(ctx, f.shm, 0, do) }
 	}
 	return with(func(ctx context.Context, l api.Log) error {
 		if f.create {

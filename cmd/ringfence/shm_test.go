@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,14 +39,39 @@ func TestProduceThroughSharedMemory(t *testing.T) {
 	if got := strings.Count(ok(t, "", "consume", "logs", "--from", "start", "--server", addr), "\n"); got != 20_001 {
 		t.Errorf("after the same input again there are %d", got)
 	}
+	c, err := client.Dial(t.Context(), addr, client.Options{})
+	if err == nil {
+		_, err = c.Roll(t.Context(), "logs")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	ok(t, "the last one\n", "produce", "logs", "--server", addr)
+	near := ok(t, "", "consume", "logs", "--from", "start", "--shm", socket)
+	if far := ok(t, "", "consume", "logs", "--from", "start", "--server", addr); near != far || strings.Count(near, "\n") != 20_002 {
+		t.Errorf("%d bytes are read from files, %d over the network", len(near), len(far))
+	}
+	if out := ok(t, "", "consume", "logs", "--group", "g", "--shm", socket); strings.Count(out, "\n") != 20_002 {
+		t.Errorf("a group gets %d records from files", strings.Count(out, "\n"))
+	}
+	files := "[1-9]"
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if fs.Type != 0xef53 && fs.Type != 0x58465342 { // ext4, xfs: files of others are not read through the page cache
+		files = "0"
+	}
 	_, body := get(t, admin+"/metrics")
-	for _, want := range []string{`shm_clients_attached_total 2`, `shm_clients 0`, `shm_bytes 0`, `shm_submissions_total [1-9]`, `shm_copies_total [1-9]`, `shm_clients_hostile_total 0`} {
+	for _, want := range []string{`shm_clients_attached_total 4`, `shm_files_total ` + files, `shm_file_bytes_total ` + files, `shm_clients 0`, `shm_bytes 0`, `shm_submissions_total [1-9]`, `shm_copies_total [1-9]`, `shm_clients_hostile_total 0`} {
 		if !regexp.MustCompile(`(?m)^ringfence_` + want).MatchString(body) {
 			t.Errorf("/metrics does not say %s", want)
 		}
 	}
 	fails(t, exitUsage, "--shm with --server", "", "produce", "logs", "--shm", socket, "--server", addr)
 	fails(t, exitUsage, "--shm with --server", "", "produce", "logs", "--shm", socket, "--data-dir", dir)
+	fails(t, exitUsage, "--shm with --server", "", "consume", "logs", "--shm", socket, "--server", addr)
 	s.end(t)
 	if _, err := os.Lstat(socket); err == nil {
 		t.Error("the socket is left behind")
