@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/server"
 )
 
 // What there is very much of comes to a client whole and as the engine has it, over as
@@ -151,6 +153,77 @@ func TestClientDescribesPages(t *testing.T) {
 	must(t, err)
 	if len(a) < 1<<11-1 || !reflect.DeepEqual(forget(GroupInfo{Ranges: a}), forget(GroupInfo{Ranges: b})) {
 		t.Errorf("a consumer has %d ranges before it, the engine tells %d", len(a), len(b))
+	}
+}
+
+// The parts of a topic are the topic: none but the last, which has the totals, tells of more
+// than was asked for, and a range says where it is also where its open segment comes later.
+func TestDescribeFrom(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	b := e.Backend()
+	ctx := within(t)
+	newTopic(t, e, "t")
+	p := newProducer(t, e, ProducerOptions{Topic: "t"})
+	store := func(rolls int) {
+		for i := range rolls {
+			for k := range 8 {
+				_, err := p.Produce(ctx, Record{Key: text("%d", k), Value: text("%d", i)})
+				must(t, err)
+			}
+			_, err := e.Roll(ctx, "t")
+			must(t, err)
+		}
+	}
+	store(5)
+	l, r, err := e.SplitRange(ctx, "t", 0)
+	must(t, err)
+	store(3)
+	_, err = e.MergeRanges(ctx, "t", l, r)
+	must(t, err)
+	store(6)
+	must(t, p.Flush(ctx))
+	_, err = p.Produce(ctx, Record{Key: []byte("k"), Value: []byte("open")})
+	must(t, err)
+	want, err := e.Describe(ctx, "t")
+	must(t, err)
+	want.Groups = nil
+	for _, limit := range []int{2, 3, 5, 1000} {
+		var got TopicDetail
+		parts := 0
+		for at := (server.TopicPlace{}); ; parts++ {
+			d, next, err := b.DescribeFrom(ctx, "t", at, limit)
+			must(t, err)
+			n := 0
+			for _, r := range d.AllRanges {
+				if r.Seq < at.Range {
+					continue
+				}
+				r.Segments = slices.DeleteFunc(r.Segments, func(s SegmentInfo) bool { return r.Seq == at.Range && s.Seq < at.Segment })
+				n += 1 + len(r.Segments)
+				if last := len(got.AllRanges) - 1; last >= 0 && got.AllRanges[last].Seq == r.Seq {
+					if r.NextOffset != got.AllRanges[last].NextOffset {
+						t.Errorf("range %d is at %d and at %d", r.Seq, got.AllRanges[last].NextOffset, r.NextOffset)
+					}
+					got.AllRanges[last].Segments = append(got.AllRanges[last].Segments, r.Segments...)
+				} else {
+					got.AllRanges = append(got.AllRanges, r)
+				}
+			}
+			got.TopicInfo = d.TopicInfo
+			if n > limit || d.Groups != nil || next != nil && (n == 0 || d.ID != want.ID || d.Records != 0) {
+				t.Fatalf("limit %d: %d ranges and segments from %+v on, then %+v: %+v", limit, n, at, next, d.TopicInfo)
+			}
+			if next == nil {
+				break
+			}
+			at = *next
+		}
+		if !reflect.DeepEqual(clean(got), clean(want)) || parts < 10/limit {
+			t.Errorf("limit %d: in %d parts it is %+v, want %+v", limit, parts, got, want)
+		}
+	}
+	if _, _, err := b.DescribeFrom(ctx, "none", server.TopicPlace{}, 5); !errors.Is(err, ErrNoSuchTopic) {
+		t.Errorf("a topic that is not there: %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/server"
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
 )
@@ -85,12 +86,14 @@ func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error)
 func (e *Engine) describe(name string, aside []string) (d TopicDetail, err error) {
 	var ids []fence.SegmentID
 	err = e.lookAt(name, func(s *cp.State, t *cp.Topic) {
-		d.TopicInfo = TopicInfo{Name: t.Name, ID: t.ID.String(), Bits: t.Bits, Policy: t.Policy, Created: time.UnixMilli(t.Created)}
+		d.TopicInfo = topicInfo(t)
 		for r := range s.Ranges(name) {
-			d.AllRanges = append(d.AllRanges, rangeInfo(s, r))
+			info := rangeInfo(r)
 			for seg := range s.Segments(r.ID) {
+				info.Segments = append(info.Segments, segmentInfo(seg))
 				ids = append(ids, seg.ID)
 			}
+			d.AllRanges = append(d.AllRanges, info)
 		}
 		for g := range s.Groups(name) {
 			d.Groups = append(d.Groups, g)
@@ -132,22 +135,94 @@ func (e *Engine) describe(name string, aside []string) (d TopicDetail, err error
 	return d, nil
 }
 
-func rangeInfo(s *cp.State, r *cp.Range) RangeInfo {
+// DescribeFrom tells a part of a topic, at the cost of the part; the last one costs a look
+// at the whole, for the totals.
+func (b *backend) DescribeFrom(ctx context.Context, name string, at server.TopicPlace, limit int) (d TopicDetail, next *server.TopicPlace, err error) {
+	if err := api.CheckTopic(name); err != nil {
+		return d, nil, err
+	}
+	if err := b.enter(ctx); err != nil {
+		return d, nil, err
+	}
+	defer b.end()
+	d, next, err = b.describeSome(name, at, limit)
+	if err == nil && next == nil {
+		d, err = b.Describe(ctx, name)
+		d.Groups = nil
+	}
+	return d, next, err
+}
+
+// describeSome describes a topic from a place on without its totals: at most limit ranges and
+// segments, which is two at least, or it would not get behind a range. It is nothing at all
+// where that is the rest.
+func (e *Engine) describeSome(name string, at server.TopicPlace, limit int) (d TopicDetail, next *server.TopicPlace, err error) {
+	var ids []fence.SegmentID
+	heads := map[uint32]fence.SegmentID{} // of the ranges in d
+	err = e.lookAt(name, func(s *cp.State, t *cp.Topic) {
+		d.TopicInfo = topicInfo(t)
+		for seq := at.Range; seq < t.NextRangeSeq; seq++ {
+			id := fence.RangeID{Topic: t.ID, Seq: seq}
+			if len(d.AllRanges)+len(ids) >= limit {
+				next = &server.TopicPlace{Range: seq}
+				return
+			}
+			d.AllRanges = append(d.AllRanges, rangeInfo(s.Range(id)))
+			info := &d.AllRanges[len(d.AllRanges)-1]
+			if head := s.Head(id); head != nil {
+				heads[seq] = head.ID
+			}
+			for seg := range s.Segments(id) {
+				if seq == at.Range && seg.ID.Seq < at.Segment {
+					continue
+				}
+				if len(d.AllRanges)+len(ids) >= limit {
+					next = &server.TopicPlace{Range: seq, Segment: seg.ID.Seq}
+					return
+				}
+				info.Segments = append(info.Segments, segmentInfo(seg))
+				ids = append(ids, seg.ID)
+			}
+		}
+	})
+	if err != nil || next == nil {
+		return TopicDetail{}, nil, about(name, -1, err)
+	}
+	n := 0
+	for i := range d.AllRanges {
+		r := &d.AllRanges[i]
+		for j := range r.Segments {
+			e.measure(ids[n], r, &r.Segments[j])
+			n++
+		}
+		if head, ok := heads[r.Seq]; ok { // it says where the range is, also from the next part
+			e.measure(head, r, &SegmentInfo{Active: true})
+		}
+	}
+	return d, next, nil
+}
+
+func topicInfo(t *cp.Topic) TopicInfo {
+	return TopicInfo{Name: t.Name, ID: t.ID.String(), Bits: t.Bits, Policy: t.Policy, Created: time.UnixMilli(t.Created)}
+}
+
+func rangeInfo(r *cp.Range) RangeInfo {
 	info := RangeInfo{Seq: r.ID.Seq, Start: r.Start, End: r.End, Active: r.Phase == cp.Active, NextOffset: r.NextOffset}
 	for _, p := range r.From {
 		info.Parents = append(info.Parents, p.Seq)
 	}
-	for seg := range s.Segments(r.ID) {
-		si := SegmentInfo{
-			Seq: seg.ID.Seq, Active: seg.Phase == cp.Active, Start: seg.Start,
-			Records: seg.Length, Bytes: seg.Bytes, OpenedAt: time.UnixMilli(seg.OpenedAt),
-		}
-		if !si.Active {
-			si.SealedAt = time.UnixMilli(seg.SealedAt)
-		}
-		info.Segments = append(info.Segments, si)
-	}
 	return info
+}
+
+func segmentInfo(seg *cp.Segment) SegmentInfo {
+	si := SegmentInfo{
+		Seq: seg.ID.Seq, Active: seg.Phase == cp.Active, Start: seg.Start,
+		Records: seg.Length, Bytes: seg.Bytes, OpenedAt: time.UnixMilli(seg.OpenedAt),
+	}
+	if !si.Active {
+		si.SealedAt = time.UnixMilli(seg.SealedAt)
+	}
+	return si
 }
 
 // pathOf is where a segment's file is, or would be.

@@ -19,7 +19,10 @@ type Engine interface {
 	// TopicPage lists the topics behind a name that are wanted, by name: at most limit of
 	// them, and whether there are more.
 	TopicPage(ctx context.Context, after string, limit int, wanted func(name string) bool) (list []api.TopicInfo, more bool, err error)
-	Describe(ctx context.Context, name string) (api.TopicDetail, error)
+	// DescribeFrom tells of a topic from a place on, without its groups: all the rest, or some
+	// limit ranges and segments and where the next ones begin. Only the rest comes with the
+	// totals of the topic.
+	DescribeFrom(ctx context.Context, name string, at TopicPlace, limit int) (d api.TopicDetail, next *TopicPlace, err error)
 	SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error)
 	MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error)
 	Roll(ctx context.Context, topic string) (int, error)
@@ -57,6 +60,9 @@ type Engine interface {
 	DeleteGroup(ctx context.Context, topic, group string) error
 	MemberEngine
 }
+
+// TopicPlace is a place in the list of a topic's ranges, each with its segments.
+type TopicPlace struct{ Range, Segment uint32 }
 
 // MemberEngine is what groups with members ask of an engine.
 type MemberEngine interface {

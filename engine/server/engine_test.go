@@ -143,16 +143,16 @@ func (e *fakeEngine) TopicPage(ctx context.Context, after string, limit int, wan
 	return list, false, nil
 }
 
-func (e *fakeEngine) Describe(ctx context.Context, name string) (d api.TopicDetail, err error) {
+func (e *fakeEngine) DescribeFrom(ctx context.Context, name string, _ TopicPlace, _ int) (d api.TopicDetail, next *TopicPlace, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t, err := e.topic(name)
 	if err != nil {
-		return d, err
+		return d, nil, err
 	}
-	d.Name, d.Groups = name, slices.Sorted(maps.Keys(t.groups))
+	d.Name = name
 	d.AllRanges = []api.RangeInfo{{Seq: 0, End: 1 << 32, Active: true, NextOffset: uint64(len(t.frames)), Segments: []api.SegmentInfo{{Seq: 1, Active: true, File: "f"}}}}
-	return d, nil
+	return d, nil, nil
 }
 
 func (e *fakeEngine) SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error) {

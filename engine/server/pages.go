@@ -66,34 +66,38 @@ func rangesFrom(list []api.GroupRange, from uint32) (page []api.GroupRange, more
 	return page, false
 }
 
-// detailFrom is the page of a topic that begins with a segment of a range.
-func detailFrom(d *api.TopicDetail, from, segment uint32) *wire.DescribeTopicReply {
+// detailFrom is the page of a topic that begins at a place; behind what there is of the topic
+// comes what begins at next, if there is a next.
+func detailFrom(d *api.TopicDetail, at TopicPlace, next *TopicPlace) *wire.DescribeTopicReply {
 	r := &wire.DescribeTopicReply{Topic: infoOf(&d.TopicInfo)}
 	size := 0
-	next := func(rng, segment uint32) *wire.DescribeTopicReply {
-		r.More, r.NextRange, r.NextSegment = true, rng, segment
+	until := func(p TopicPlace) *wire.DescribeTopicReply {
+		r.More, r.NextRange, r.NextSegment = true, p.Range, p.Segment
 		return r
 	}
 	for i := range d.AllRanges {
 		a := &d.AllRanges[i]
-		if a.Seq < from {
+		if a.Seq < at.Range {
 			continue
 		}
 		if size += itemBytes; size > pageBytes && len(r.Ranges) > 0 {
-			return next(a.Seq, 0)
+			return until(TopicPlace{a.Seq, 0})
 		}
 		info := &wire.RangeInfo{Seq: a.Seq, Start: a.Start, End: a.End, Active: a.Active, Parents: a.Parents, NextOffset: a.NextOffset}
 		r.Ranges = append(r.Ranges, info)
 		for j := range a.Segments {
 			s := &a.Segments[j]
-			if a.Seq == from && s.Seq < segment {
+			if a.Seq == at.Range && s.Seq < at.Segment {
 				continue
 			}
 			if size += itemBytes + len(s.File) + min(len(s.Damage), wire.MaxText); size > pageBytes && len(info.Segments) > 0 {
-				return next(a.Seq, s.Seq)
+				return until(TopicPlace{a.Seq, s.Seq})
 			}
 			info.Segments = append(info.Segments, segmentOf(s))
 		}
+	}
+	if next != nil {
+		return until(*next)
 	}
 	return r
 }

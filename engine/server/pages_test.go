@@ -108,7 +108,7 @@ func TestPagesOfTopic(t *testing.T) {
 	var got []*wire.RangeInfo
 	pages, ask := 0, wire.DescribeTopic{}
 	for more := true; more; pages++ {
-		p := detailFrom(&d, ask.Range, ask.Segment)
+		p := detailFrom(&d, TopicPlace{ask.Range, ask.Segment}, nil)
 		fits(t, wire.KeyDescribeTopic, p)
 		for i, r := range p.Ranges {
 			if n := len(got); i == 0 && n > 0 && got[n-1].Seq == r.Seq {
@@ -133,8 +133,16 @@ func TestPagesOfTopic(t *testing.T) {
 			}
 		}
 	}
-	if p := detailFrom(&d, 1<<31, 0); p.More || len(p.Ranges) != 0 {
+	if p := detailFrom(&d, TopicPlace{1 << 31, 0}, nil); p.More || len(p.Ranges) != 0 {
 		t.Errorf("behind the last range: %+v", p)
+	}
+	few := d
+	few.AllRanges = d.AllRanges[:2]
+	if p := detailFrom(&few, TopicPlace{}, &TopicPlace{4, 5}); !p.More || p.NextRange != 4 || p.NextSegment != 5 || len(p.Ranges) != 2 {
+		t.Errorf("in front of more: %+v", p)
+	}
+	if p := detailFrom(&d, TopicPlace{}, &TopicPlace{1 << 31, 0}); !p.More || p.NextRange >= 1<<30 {
+		t.Errorf("more than a page, in front of more: %d, %d", p.NextRange, p.NextSegment)
 	}
 }
 

@@ -91,8 +91,9 @@ func (c *conn) answer(key wire.Key, who Identity, m any) (wire.Message, error) {
 		if err := c.s.allow(who, OpDescribe, m.Topic); err != nil {
 			return nil, err
 		}
-		d, err := e.Describe(ctx, m.Topic)
-		return detailFrom(&d, m.Range, m.Segment), err
+		at := TopicPlace{m.Range, m.Segment}
+		d, next, err := e.DescribeFrom(ctx, m.Topic, at, pageBytes/itemBytes)
+		return detailFrom(&d, at, next), err
 	case *wire.Topic:
 		return c.topic(ctx, key, who, m.Topic)
 	case *wire.SplitRange:
