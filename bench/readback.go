@@ -17,7 +17,7 @@ var ErrReadBack = errors.New("bench: read back something else than was stored")
 // last that was acknowledged. Retention may remove more while it reads: what it says
 // it removed is no loss.
 func (r *Run) ReadBack(ctx context.Context) (string, error) {
-	c, err := r.e.NewConsumer(engine.ConsumerOptions{Topic: topic, From: engine.FromStart()})
+	c, err := r.reader()
 	if err != nil {
 		return "", err
 	}
@@ -42,6 +42,38 @@ func (r *Run) ReadBack(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w: %w", ErrReadBack, err)
 	}
 	return fmt.Sprintf("%d records, in order, up to the last", b.n), nil
+}
+
+// reader reads the topic from its start: through a client where the engine is another
+// process's.
+func (r *Run) reader() (reader, error) {
+	o := engine.ConsumerOptions{Topic: topic, From: engine.FromStart()}
+	if r.e == nil {
+		return r.net.clients[0].NewConsumer(o)
+	}
+	return r.e.NewConsumer(o)
+}
+
+type reader interface {
+	Fetch(records int) (engine.Page, error)
+	Close() error
+}
+
+// finish closes the run, and reads back first what it stored unless something else went
+// wrong already.
+func (r *Run) finish(ctx context.Context, err error) error {
+	if err == nil {
+		_, err = r.ReadBack(ctx)
+	}
+	return errors.Join(err, r.Close())
+}
+
+// finish is that of a run whose engine is another process's, if it has one.
+func (a *apart) finish(ctx context.Context, err error) error {
+	if err == nil && a.stores {
+		_, err = a.ReadBack(ctx)
+	}
+	return errors.Join(err, a.close())
 }
 
 // readBack is how far reading back came.

@@ -1,10 +1,17 @@
 package bench
 
 import (
+	"bufio"
 	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/ringfence/ringfence/engine"
+	"github.com/ringfence/ringfence/engine/api"
+	"github.com/ringfence/ringfence/engine/client"
 )
 
 // What retention removes while it is read back is no loss, and hides none.
@@ -46,4 +53,54 @@ func TestReadBackAgainstRetention(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// What another process stored is read back through a client, and what is missing there is
+// found.
+func TestReadBackFromAnotherProcess(t *testing.T) {
+	in, ask := io.Pipe()
+	said, out := io.Pipe()
+	ended := make(chan error, 1)
+	o := ServantOptions(1<<20, 2<<20)
+	o.IO = "pool"
+	go func() { ended <- Serve(t.Context(), Service{Dir: t.TempDir(), Over: OverTrusted}, o, in, out) }()
+	lines := bufio.NewScanner(said)
+	lines.Scan()
+	defer os.RemoveAll(filepath.Dir(lines.Text()))
+	w := Append{RecordSize: 1000, BatchBytes: 64 << 10, InFlight: 4, Workers: 2}
+	a := &apart{Run: &Run{w: w, text: benchText(), seqs: make([]uint64, w.Workers), net: &remote{}}, stores: true}
+	for range w.Workers {
+		c, err := client.DialShm(t.Context(), lines.Text(), client.Options{MemoryBytes: 2 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.CreateTopic(t.Context(), topic, api.TopicOptions{}); err != nil && !errors.Is(err, api.ErrTopicExists) {
+			t.Fatal(err)
+		}
+		p, err := c.NewProducer(a.producerOptions())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close(t.Context())
+		a.net.clients, a.net.outlets = append(a.net.clients, c), append(a.net.outlets, remoteOutlet{p})
+	}
+	if n, _, err := a.load(t.Context(), 0.1); n == 0 || err != nil {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if back, err := a.ReadBack(t.Context()); err != nil {
+		t.Error(err)
+	} else {
+		t.Log(back)
+	}
+	a.seqs[1]++ // as if one more had been acknowledged
+	if _, err := a.ReadBack(t.Context()); !errors.Is(err, ErrReadBack) {
+		t.Errorf("a record is missing: %v", err)
+	}
+	t.Cleanup(func() {
+		ask.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

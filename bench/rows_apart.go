@@ -21,12 +21,12 @@ func tcpServer(w Append) rowFunc {
 			return nil, err
 		}
 		defer removeAll(dir + "-linked")
-		defer func() { err = errors.Join(err, linked.Close()) }()
+		defer func() { err = linked.finish(ctx, err) }()
 		apart, err := s.startApart(ctx, Service{Dir: dir, Over: OverTCP}, w)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, apart.close()) }()
+		defer func() { err = apart.finish(ctx, err) }()
 		sink, err := s.serveApart(ctx, Service{Over: OverTCP, Sink: w.BatchBytes})
 		if err != nil {
 			return nil, err
@@ -76,6 +76,7 @@ func (p *servant) received(ctx context.Context, w Append, seconds float64) (floa
 type apart struct {
 	*Run
 	server *servant
+	stores bool // what it is sent
 }
 
 func (s *Suite) startApart(ctx context.Context, v Service, w Append) (a *apart, err error) {
@@ -84,7 +85,7 @@ func (s *Suite) startApart(ctx context.Context, v Service, w Append) (a *apart, 
 		return nil, err
 	}
 	w.SegmentBytes, w.RetainBytes = s.SegmentBytes, s.RetainBytes
-	a = &apart{&Run{w: w, text: benchText(), seqs: make([]uint64, w.Workers), net: &remote{address: p.address}}, p}
+	a = &apart{&Run{w: w, text: benchText(), seqs: make([]uint64, w.Workers), net: &remote{address: p.address}}, p, v.Dir != ""}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.close())

@@ -7,7 +7,8 @@ import (
 )
 
 // SharedRows are the lines of the table of shared memory. The producer is this process,
-// the server and its engine another one.
+// the server and its engine another one. What was acknowledged is read back at the end of
+// each line, from both engines.
 func SharedRows() []Row {
 	large := Append{RecordSize: 1024, BatchBytes: 1 << 20, InFlight: 4, Ahead: 4, Workers: 1, RetainBytes: recycled}
 	single := Append{RecordSize: 1024, InFlight: 1, Workers: 1, RetainBytes: recycled}
@@ -56,7 +57,7 @@ func (s *Suite) besideLinked(ctx context.Context, dir string, w Append, over str
 		return nil, err
 	}
 	defer removeAll(dir + "-linked")
-	defer func() { err = errors.Join(err, linked.Close()) }()
+	defer func() { err = linked.finish(ctx, err) }()
 	return s.beside(ctx, Service{Dir: dir, Over: over}, w, func(a *apart) (Sample, error) { return sample(linked, a) })
 }
 
@@ -66,7 +67,7 @@ func (s *Suite) beside(ctx context.Context, v Service, w Append, sample func(*ap
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, a.close()) }()
+	defer func() { err = a.finish(ctx, err) }()
 	for i := range s.Runs {
 		one, err := sample(a)
 		if err != nil {
@@ -127,7 +128,7 @@ func sharedAgainstSocket(w Append) rowFunc {
 			return nil, err
 		}
 		defer removeAll(dir + "-unix")
-		defer func() { err = errors.Join(err, socket.close()) }()
+		defer func() { err = socket.finish(ctx, err) }()
 		return s.beside(ctx, Service{Dir: dir, Over: OverShm}, w, func(a *apart) (Sample, error) {
 			engine, rate, err := a.perCPU(ctx, s.Seconds)
 			if err != nil {
