@@ -155,7 +155,6 @@ func (t tallies) hostile() {
 func (t tallies) changed() {
 	for _, t := range t {
 		t.changed.Add(1)
-		t.hostile.Add(1)
 	}
 }
 

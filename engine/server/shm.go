@@ -105,6 +105,8 @@ type shared struct {
 
 	lone int // submissions in a row that came when no other was open. Of the goroutine
 
+	cutOff, changed sync.Once // counts that it was, and for that
+
 	busy   sync.Mutex     // held while a submission is passed to its producer
 	flying sync.WaitGroup // submissions that the engine has
 	ended  chan struct{}  // closed when no more are taken
@@ -211,7 +213,7 @@ func (s *shared) serve() {
 			continue
 		case errors.Is(err, shm.ErrStopped):
 		case errors.Is(err, shm.ErrPeer):
-			s.count.hostile()
+			s.cutOff.Do(s.count.hostile)
 			s.c.stop(refusal(wire.CodeMalformed, "%s", err))
 		default:
 			s.count.fault()
@@ -403,7 +405,8 @@ func (s *shared) complete(id uint32, at api.Placement, err error) {
 	if err != nil {
 		s.fail(id, err)
 		if errors.Is(err, api.ErrChanged) {
-			s.count.changed()
+			s.cutOff.Do(s.count.hostile) // once, however many of its frames are changed
+			s.changed.Do(s.count.changed)
 			s.c.stop(refusal(wire.CodeMalformed, "%s", err))
 		}
 	} else {

@@ -536,9 +536,19 @@ func TestChangedFrameEndsTheConnection(t *testing.T) {
 	defer g.leave()
 	p := g.producer("a")
 	w.engine.set(func() { w.engine.diskErr = api.ErrChanged })
-	g.submit(p, 1, lendBytes)
-	if a := g.next(); a.ID != 1 || a.code() != wire.CodeCorruptFrame {
-		t.Errorf("%+v, %v", a.Head, a.err)
+	disk := make(chan struct{})
+	w.engine.set(func() { w.engine.disk = disk })
+	for i := range uint64(3) {
+		g.submit(p, i+1, lendBytes)
+	}
+	for w.server.Stats().Shared.Lent < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	close(disk)
+	for range 3 {
+		if a := g.next(); a.ID == 0 || a.code() != wire.CodeCorruptFrame {
+			t.Errorf("%+v, %v", a.Head, a.err)
+		}
 	}
 	g.closed(wire.CodeMalformed)
 	if s := w.server.Stats().Shared; s.Changed != 1 || s.Hostile != 1 {
