@@ -82,11 +82,17 @@ func runChild(name string) int {
 // child is this test binary as another process.
 func child(t testing.TB, name, dir string, env ...string) *exec.Cmd {
 	t.Helper()
+	return childIn(within(t), t, name, dir, env...)
+}
+
+// childIn is child for as long as ctx lasts.
+func childIn(ctx context.Context, t testing.TB, name, dir string, env ...string) *exec.Cmd {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(within(t), exe)
+	cmd := exec.CommandContext(ctx, exe)
 	cmd.Env = append(os.Environ(), childEnv+"="+name, childDir+"="+dir)
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr

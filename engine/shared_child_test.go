@@ -2,16 +2,13 @@ package engine
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,6 +25,7 @@ import (
 // all is the whole region, in a mapping of its own.
 type bare struct {
 	nc   *shm.Receiver
+	file int // the memory's, for those who would cut it
 	enc  wire.Encoder
 	last uint32
 	g    *shm.Guest
@@ -46,17 +44,22 @@ func dialSocket(path string) (*bare, error) {
 	return b, err
 }
 
-func dialBare(path string) (*bare, error) {
+func dialBare(path string) (*bare, error) { return dialBareFor(path, 1<<20) }
+
+func dialBareFor(path string, arena uint64) (*bare, error) {
 	b, err := dialSocket(path)
 	if err != nil {
 		return nil, err
 	}
-	m, err := b.call(wire.KeyAttach, &wire.Attach{ArenaBytes: 1 << 20})
+	m, err := b.call(wire.KeyAttach, &wire.Attach{ArenaBytes: arena})
 	if err != nil {
 		return nil, err
 	}
 	r, f := m.(*wire.AttachReply), b.nc.File()
 	b.geo = shm.Geometry{ArenaBytes: int(r.ArenaBytes), Slots: int(r.Slots)}
+	if b.file, err = syscall.Dup(int(f.Fd())); err != nil {
+		return nil, err
+	}
 	if b.all, err = syscall.Mmap(int(f.Fd()), 0, b.geo.Size(), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED); err != nil {
 		return nil, err
 	}
@@ -129,6 +132,7 @@ const (
 	idEnv     = "RINGFENCE_SHM_ID"
 	countEnv  = "RINGFENCE_SHM_COUNT"
 	tcpEnv    = "RINGFENCE_SHM_TCP"
+	trustEnv  = "RINGFENCE_SHM_TRUST" // 1: large frames are not copied
 )
 
 func number(env string) int {
@@ -149,6 +153,7 @@ func init() {
 	parts["shm writer"] = func(addr string) int { return report(playWriter(addr)) }
 	parts["shm reader"] = func(path string) int { return report(playReader(path)) }
 	parts["shm hostile"] = func(path string) int { return report(playHostile(path)) }
+	parts["shm narrow"] = func(path string) int { return report(playNarrow(path)) }
 	parts["shm serve"] = func(dir string) int { return report(playSharer(dir)) }
 }
 
@@ -212,49 +217,6 @@ func playStep(path string) error {
 	return errors.New("it went on behind all steps")
 }
 
-// playWriter sends records 0, 1, 2 and so on under an id, and says which are stored.
-func playWriter(addr string) error {
-	ctx := context.Background()
-	o := client.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience, MemoryBytes: 2 << 20}
-	dial := client.Dial
-	if rest, ok := strings.CutPrefix(addr, "shm:"); ok {
-		addr, dial = rest, client.DialShm
-	}
-	var c *client.Client
-	var err error
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if c, err = dial(ctx, addr, o); err == nil || time.Now().After(end) {
-			break // or the server is not there at the moment
-		}
-	}
-	if err != nil {
-		return err
-	}
-	id := number(idEnv)
-	p, err := c.NewProducer(ProducerOptions{Topic: "t", ID: uint64(id), BatchBytes: 16 << 10})
-	if err != nil {
-		return err
-	}
-	for i := range number(countEnv) {
-		r := Record{Key: text("%d-%d", id, i%5), Value: text("%d", i)}
-		err := p.Append(ctx, r, func(_ Placement, err error) {
-			if err != nil {
-				fmt.Println("fatal", err)
-				os.Exit(1)
-			}
-			fmt.Println("ack", i)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if err := p.Close(ctx); err != nil {
-		return err
-	}
-	fmt.Println("done")
-	return c.Close()
-}
-
 // playReader reads the topic again and again and says how many records there are; with a
 // count so often, and with no more descriptors than it begins with.
 func playReader(path string) error {
@@ -299,78 +261,6 @@ func playReader(path string) error {
 	return nil
 }
 
-// playHostile does to the server what a client must not, for ever: frames that change
-// while they are looked at, places outside of the memory, counters that are none.
-func playHostile(path string) error {
-	rng := rand.New(rand.NewPCG(uint64(number(idEnv)), 3))
-	odd := []uint64{0, 1, 63, 4095, 4096, 1 << 20, 1<<20 - 4096, 1 << 31, 1 << 32, 1 << 63, ^uint64(0), ^uint64(4095)}
-	for life := 0; ; life++ {
-		b, err := dialBare(path)
-		if err != nil {
-			continue // the server is busy with the one before
-		}
-		id := uint64(1_000_000 + life)
-		m, err := b.call(wire.KeyOpenProducer, &wire.OpenProducer{Topic: "hostile", Id: id, Unnumbered: true})
-		if err != nil {
-			continue
-		}
-		p := m.(*wire.OpenProducerReply).Producer
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			for { // failures come over the socket
-				h, _, err := b.read()
-				if h.ID == 0 && err != nil {
-					return
-				}
-				b.g.Answered()
-			}
-		}()
-		go func() {
-			<-gone
-			b.g.Stop()
-		}()
-		go func() {
-			for {
-				if _, err := b.g.Next(); errors.Is(err, shm.ErrStopped) {
-					return
-				}
-			}
-		}()
-		frame := frameWith(id, 0, make([]byte, 40_000)) // as long as those that are sent
-		mem, _ := b.g.Arena().Alloc(len(frame))
-		for dead := false; !dead; {
-			select {
-			case <-gone:
-				dead = true
-				continue
-			default:
-			}
-			copy(mem, frameWith(id, 0, fmt.Appendf(make([]byte, 0, 40_000), "hostile %09d%039983d", b.pos, 0)))
-			switch slot := b.slot(); rng.IntN(30) {
-			case 0: // a place that is none
-				atomic.StoreUint64(b.word(slot+16), odd[rng.IntN(len(odd))])
-				atomic.StoreUint64(b.word(slot+24), odd[rng.IntN(len(odd))])
-				atomic.StoreUint64(b.word(slot), uint64(b.pos+1))
-				b.g.Ring()
-			case 1: // anything, anywhere but in the arena
-				at := b.geo.ArenaBytes + rng.IntN((len(b.all)-b.geo.ArenaBytes)/8)*8
-				atomic.StoreUint64(b.word(at), odd[rng.IntN(len(odd))]+uint64(rng.IntN(3)))
-			default:
-				if b.g.Submit(1<<31, p, mem) {
-					b.pos++
-				}
-				b.g.Ring()
-				for range rng.IntN(2) * rng.IntN(200) { // while the server copies it
-					binary.LittleEndian.PutUint64(mem[rng.IntN(len(frame)-8):], rng.Uint64())
-				}
-			}
-		}
-		b.nc.Close()
-		_ = syscall.Munmap(b.all)
-	}
-}
-
 // playSharer serves a directory until it is killed: over TCP, and through shared memory.
 func playSharer(dir string) error {
 	e, err := Open(dir, small(Options{}))
@@ -380,7 +270,12 @@ func playSharer(dir string) error {
 	if err := e.CreateTopic(context.Background(), "t", TopicOptions{}); err != nil && !errors.Is(err, ErrTopicExists) {
 		return err
 	}
-	s, err := server.New(e.Backend(), server.Options{Logger: slog.New(slog.DiscardHandler)})
+	o := server.Options{}
+	if number(trustEnv) == 1 {
+		o = trusting()
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	s, err := server.New(e.Backend(), o)
 	if err != nil {
 		return err
 	}
@@ -395,4 +290,48 @@ func playSharer(dir string) error {
 	go s.Serve(tcp)
 	fmt.Println("serving")
 	return s.ServeShared(l)
+}
+
+// playNarrow serves in an address space that has room for little more than it has, until
+// its input ends, and says how many clients got no memory for that.
+func playNarrow(path string) error {
+	dir, err := os.MkdirTemp("", "narrow")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	e, err := Open(dir, small(Options{}))
+	if err != nil {
+		return err
+	}
+	if err := e.CreateTopic(context.Background(), "t", TopicOptions{}); err != nil {
+		return err
+	}
+	o := server.Options{Logger: slog.New(slog.DiscardHandler), Sharing: server.Sharing{ArenaBytes: 512 << 20}}
+	s, err := server.New(e.Backend(), o)
+	if err != nil {
+		return err
+	}
+	l, err := shm.Listen(path, 0o600)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.ServeShared(l) }()
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return err
+	}
+	var pages uint64
+	if _, err := fmt.Sscan(string(statm), &pages); err != nil {
+		return err
+	}
+	limit := syscall.Rlimit{Cur: pages*uint64(os.Getpagesize()) + 400<<20, Max: pages*uint64(os.Getpagesize()) + 400<<20}
+	if err := syscall.Setrlimit(syscall.RLIMIT_AS, &limit); err != nil {
+		return err
+	}
+	fmt.Println("serving")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	fmt.Println("refused", s.Stats().Shared.Users[0].TurnedAway["host"])
+	return errors.Join(s.Shutdown(context.Background()), <-served, e.Close())
 }
