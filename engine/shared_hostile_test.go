@@ -223,3 +223,34 @@ func hostileProcesses(t *testing.T, o server.Options) {
 	t.Logf("%d records of the honest; of the hostile %d clients came, %d were cut off, %d of them for what they changed; of %d frames through shared memory %d were copied, %d lent, %d refused; %d records of theirs are stored, %d skips",
 		found, n.Shared.Attached, n.Shared.Hostile, n.Shared.Changed, n.Shared.Submissions, n.Shared.Copies, n.Shared.Lent, n.Failed, theirs, len(skips))
 }
+
+// I11, C10: a trusted client takes pages out of its memory before it submits anything, so
+// that others take their place. What the device gets lies on these, as what is verified
+// does: what is acknowledged is there.
+func TestI11HolesBeforeTheFirstFrame(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir, Options{})
+	newTopic(t, e, "t")
+	s := shareMemory(t, e, trusting())
+	b, err := dialBare(s.path)
+	must(t, err)
+	defer b.leave()
+	p, err := b.producer("t", 7)
+	must(t, err)
+	must(t, unix.Fallocate(b.file, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(b.geo.ArenaBytes)))
+	frame := frameWith(7, 1, make([]byte, 100_000))
+	mem, _ := b.g.Arena().Alloc(len(frame))
+	copy(mem, frame)
+	b.g.Submit(1<<31, p, mem)
+	b.g.Ring()
+	soon(t, "the answer", func() { _, err = b.g.Next() })
+	must(t, err)
+	if got := readEntries(t, e); len(got) != 1 || len(got[0].Value) != 100_000 {
+		t.Errorf("%d records are there", len(got))
+	}
+	if n := s.Stats().Shared; n.Lent != 1 || n.Hostile != 0 {
+		t.Errorf("%+v", n)
+	}
+	shut(t, e)
+	verifyFiles(t, dir)
+}

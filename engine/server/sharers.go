@@ -347,7 +347,7 @@ func (s *Server) SharedClients() []SharedClient {
 func (s *shared) about() SharedClient {
 	a := SharedClient{
 		Connection: s.c.id, UID: s.c.peer.UID, GID: s.c.peer.GID, PID: s.c.peer.PID, Since: s.since,
-		Bytes: s.bytes, HugePages: s.host.HugePages(), Trusted: s.unregister != nil, SharedUse: s.count[0].use(),
+		Bytes: s.bytes, HugePages: s.host.HugePages(), Trusted: s.trusted, SharedUse: s.count[0].use(),
 	}
 	if who := s.c.who.Load(); who != nil {
 		a.User = who.User

@@ -98,14 +98,16 @@ type shared struct {
 	log   *slog.Logger
 	count tallies
 
-	// Of a client that is trusted: its arena is registered with the engine until then, and
-	// parts of it are lent.
-	unregister func() error // nil: everything is copied
+	// Of a client that is trusted: its arena is registered with the engine, from the first
+	// frame on that is worth it, and parts of it are lent.
+	trusted    bool
+	registered bool         // or that has failed. Of the goroutine
+	unregister func() error // nil: everything is copied. Of the goroutine, and of close behind it
 	lent       blocks
 
-	lone int // submissions in a row that came when no other was open. Of the goroutine
-
 	cutOff, changed sync.Once // counts that it was, and for that
+
+	lone int // submissions in a row that came when no other was open. Of the goroutine
 
 	busy   sync.Mutex     // held while a submission is passed to its producer
 	flying sync.WaitGroup // submissions that the engine has
@@ -136,14 +138,11 @@ func (c *conn) attach(h wire.Head, m *wire.Attach) error {
 		c: c, host: host, bytes: size, since: time.Now(), count: tallies{new(tally), count},
 		log: c.s.log.With("connection", c.id, "uid", c.peer.UID, "pid", c.peer.PID), ended: make(chan struct{}),
 	}
-	if slices.Contains(c.s.opts.Sharing.Trusted, c.peer.UID) {
-		if s.unregister, err = c.s.engine.Register(host.Arena()); err != nil {
-			s.log.Log(context.Background(), c.s.tell.copying.level(slog.LevelWarn), "memory of a trusted client cannot be written from: its frames are copied", "error", err)
-		}
+	if s.trusted = slices.Contains(c.s.opts.Sharing.Trusted, c.peer.UID); s.trusted {
 		s.lent.taken = make([]bool, g.ArenaBytes/shm.Block)
 	}
 	c.shared.Store(s)
-	s.log.Debug("client shares memory", "bytes", size, "huge_pages", host.HugePages(), "trusted", s.unregister != nil)
+	s.log.Debug("client shares memory", "bytes", size, "huge_pages", host.HugePages(), "trusted", s.trusted)
 	c.work.Go(s.serve)
 	c.out.put(outgoing{
 		key: h.Key, flags: wire.FlagReply, id: h.ID, pass: host.File(),
@@ -299,7 +298,7 @@ const lendBytes = 32 << 10
 // any more. It waits for that memory: the client waits meanwhile, and its socket does not.
 // A large one of a client that is trusted is lent to the engine instead.
 func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
-	if s.unregister != nil && sub.Length >= lendBytes {
+	if s.trusted && sub.Length >= lendBytes && s.register() {
 		return s.lend(p, sub)
 	}
 	start := time.Now()
@@ -314,6 +313,21 @@ func (s *shared) frame(p *producer, sub shm.Submission) (Frame, error) {
 	}
 	s.count.copied(sub.Length)
 	return f, nil
+}
+
+// register registers the arena, once, and says whether it is. That is not done before
+// something was submitted: until then the client can take pages out of the memory, and the
+// kernel would go on to write from those that were there while the engine looks at others.
+func (s *shared) register() bool {
+	if s.registered {
+		return s.unregister != nil
+	}
+	s.registered = true
+	var err error
+	if s.unregister, err = s.c.s.engine.Register(s.host.Arena()); err != nil {
+		s.log.Log(context.Background(), s.c.s.tell.copying.level(slog.LevelWarn), "memory of a trusted client cannot be written from: its frames are copied", "error", err)
+	}
+	return err == nil
 }
 
 // lend lends a submission to the engine. None of it may be lent already: the engine writes

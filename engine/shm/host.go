@@ -76,7 +76,8 @@ func (h *Host) File() *os.File {
 // HugePages tells whether the region lies on 2 MiB pages.
 func (h *Host) HugePages() bool { return h.mem.huge }
 
-// Arena is where the client's frames lie. The client changes it as it likes.
+// Arena is where the client's frames lie. The client changes it as it likes, and until
+// Next has answered once it can replace its pages: the kernel is shown them after that.
 func (h *Host) Arena() []byte { return h.mem.bytes[:h.g.ArenaBytes:h.g.ArenaBytes] }
 
 // Bytes is the memory of a submission.
