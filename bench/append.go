@@ -22,10 +22,11 @@ type Append struct {
 	// record with blocking calls.
 	BatchBytes   int
 	BatchRecords int // most records of a batch; 0 is as many as fit
-	InFlight     int // batches of a worker on their way to the disk (the producer's MaxInFlight)
-	// Ahead is how many batches more a worker has handed to the producer, where they
-	// wait for one of those in flight to be answered: they are ready then, as fio's
+	InFlight     int // batches of a worker that the disk may have at once
+	// Ahead is how many batches more a worker has handed to the engine, where they
+	// wait for the disk to be done with one: they are ready then, as fio's
 	// buffers are. They count in latency, from when they were handed over.
+	// The producer's MaxInFlight is the sum of both.
 	Ahead   int
 	Workers int
 	Codec   engine.Codec
@@ -152,7 +153,7 @@ func (r *Run) producerOptions() engine.ProducerOptions {
 	case r.w.Over != "":
 		o.MaxInFlight = max(r.w.InFlight, 5) // of one worker: each has a producer
 	case r.w.BatchBytes > 0:
-		o.MaxInFlight = r.w.InFlight * r.w.Workers
+		o.MaxInFlight = (r.w.InFlight + r.w.Ahead) * r.w.Workers
 	}
 	return o
 }

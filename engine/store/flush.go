@@ -49,18 +49,20 @@ type flush struct {
 // round trip, and twice as much for each one more: so small appends gather instead,
 // while large ones overlap. The shard's mu is held.
 func (s *Segment) mayStart() bool {
-	n := s.flushes.len()
+	n, all := s.unsettled, s.flushes.len()
 	if s.aside {
-		n-- // nobody waits for it
+		all-- // nobody waits for it
 	}
 	switch {
-	case s.queue.len() == 0 || s.failed != nil || s.spoilt || n >= s.store.opts.Flushes:
+	case s.queue.len() == 0 || s.failed != nil || s.spoilt || all >= s.store.opts.Flushes:
+		return false
+	case s.behindStranger(s.queue.peek()):
 		return false
 	case n == 0:
 		return true
-	case s.behindStranger(s.queue.peek()):
-		return false
 	case n >= fewFlushes && s.aloft+int64(len(s.queue.peek().Frame)) > aloftBytes:
+		return false
+	case s.aloft >= 2*aloftBytes:
 		return false
 	}
 	return s.queued >= s.store.opts.OverlapBytes<<min(n-1, fewFlushes)
@@ -120,6 +122,7 @@ func (s *Segment) take(sh *shard) *flush {
 	}
 	s.aloft += f.aloft
 	s.flushes.push(f)
+	s.unsettled++
 	return f
 }
 

@@ -86,6 +86,7 @@ func (sh *shard) startMending(s *Segment) {
 	}
 	f := s.flushes.peek()
 	f.settled, f.idle = false, false
+	s.unsettled++
 	f.mending = &mending{buf: f.op.Buf, off: f.op.Off}
 	sh.mending = append(sh.mending, f)
 }

@@ -299,6 +299,9 @@ func (f *flush) settle() {
 		return
 	}
 	f.settled = true
+	if !f.aside {
+		f.seg.unsettled--
+	}
 	f.seg.spoilt = f.seg.spoilt || f.changed
 	if s := f.seg; f.op.Err != nil && s.failed == nil {
 		s.failed = storageError(f.op.Err)
