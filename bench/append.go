@@ -150,10 +150,10 @@ func (r *Run) outlet(worker int) outlet {
 func (r *Run) producerOptions() engine.ProducerOptions {
 	o := engine.ProducerOptions{Topic: topic, Codec: r.w.Codec, BatchBytes: max(r.w.BatchBytes, 256<<10)}
 	switch {
-	case r.w.Over != "":
-		o.MaxInFlight = max(r.w.InFlight, 5) // of one worker: each has a producer
-	case r.w.BatchBytes > 0:
+	case r.w.BatchBytes > 0 && r.w.Over == "":
 		o.MaxInFlight = (r.w.InFlight + r.w.Ahead) * r.w.Workers
+	case r.w.BatchBytes > 0: // each worker has a producer
+		o.MaxInFlight = r.w.InFlight + r.w.Ahead
 	}
 	return o
 }

@@ -8,7 +8,9 @@ import (
 )
 
 const (
-	aheadBytes = 8 << 20 // what a scanner that reads ahead takes of the arena, or twice that
+	// What a scanner that reads ahead takes of the arena. Twice as much was slower by a
+	// tenth: it leaves the processor's cache before it is verified.
+	aheadBytes = 8 << 20
 	cellBytes  = 1 << 20 // one of its reads
 	leadMax    = aheadBytes / 2
 )
@@ -85,7 +87,7 @@ func (sc *Scanner) startAhead(end int64) bool {
 	if _, err := sc.open(); err != nil {
 		return false
 	}
-	slab, ok := sc.slabAhead()
+	slab, ok := sc.seg.store.lend(aheadBytes)
 	if !ok {
 		return false
 	}
@@ -100,19 +102,6 @@ func (sc *Scanner) startAhead(end int64) bool {
 	sc.ahead = a
 	sc.refill()
 	return true
-}
-
-// slabAhead takes memory to read ahead in: twice the usual where that leaves half of
-// the arena to others, because a device that others use too serves those first who ask
-// for more.
-func (sc *Scanner) slabAhead() (b []byte, ok bool) {
-	arena := sc.seg.store.disk.Arena()
-	if 2*(arena.InUse()+2*aheadBytes) <= arena.Size() {
-		if b, ok = sc.seg.store.lend(2 * aheadBytes); ok {
-			return b, true
-		}
-	}
-	return sc.seg.store.lend(aheadBytes)
 }
 
 // refill starts a read into every cell whose bytes are all behind the scanner.

@@ -62,7 +62,7 @@ func (s *Segment) mayStart() bool {
 		return true
 	case n >= fewFlushes && s.aloft+int64(len(s.queue.peek().Frame)) > aloftBytes:
 		return false
-	case s.aloft >= 2*aloftBytes:
+	case s.aloft >= 2*aloftBytes: // most of it done, behind one that is not
 		return false
 	}
 	return s.queued >= s.store.opts.OverlapBytes<<min(n-1, fewFlushes)

@@ -27,22 +27,22 @@ type Segment struct {
 	name  string // of its file
 
 	// guarded by the shard's mu
-	phase    phase
-	ready    bool  // on the shard's ready list
-	failed   error // a write failed: nothing more is written
-	broken   bool  // it was the one due next: nothing more becomes durable
-	queue    fifo[*Append]
-	queued   int64 // bytes in queue
-	claimed  int64 // where the file ends with all that was accepted, at most
-	blocks   int64 // where it ended when it was made; set once
-	flushes  fifo[*flush]
-	aloft    int64     // bytes in flushes
+	phase     phase
+	ready     bool  // on the shard's ready list
+	failed    error // a write failed: nothing more is written
+	broken    bool  // it was the one due next: nothing more becomes durable
+	queue     fifo[*Append]
+	queued    int64 // bytes in queue
+	claimed   int64 // where the file ends with all that was accepted, at most
+	blocks    int64 // where it ended when it was made; set once
+	flushes   fifo[*flush]
+	aloft     int64     // bytes in flushes
 	unsettled int       // how many of flushes carry appends and are not settled
-	aside    bool      // one of flushes has no appends: a checkpoint's
-	spoilt   bool      // one of flushes was changed while it was written: none starts until that is mended
-	end      fence.End // what is durable without a gap
-	drained  gate      // released when a fencing segment has nothing in flight
-	latched  chan struct{}
+	aside     bool      // one of flushes has no appends: a checkpoint's
+	spoilt    bool      // one of flushes was changed while it was written: none starts until that is mended
+	end       fence.End // what is durable without a gap
+	drained   gate      // released when a fencing segment has nothing in flight
+	latched   chan struct{}
 
 	// owned by the submitter; by the fencer once drained
 	writer   *segfile.Writer // nil once recovered from disk
