@@ -52,9 +52,9 @@ func (a *app) benchAppendCommand() *cobra.Command {
 		Short: "Measure appends",
 		Long: `Store records in one range of an engine of its own, in a temporary directory below
 --dir, and report rate, latency, flushes and CPU. The records are read back and
-checked afterwards. In flight is what the producer has on its way (MaxInFlight); as
-many batches again wait in it, filled, unless --ahead says otherwise. A batch's
-latency counts from when it was handed over.
+checked afterwards. In flight is what the disk may have of the producer at once; as
+many batches again wait in the engine, filled, unless --ahead says otherwise. The
+producer's MaxInFlight is both. A batch's latency counts from when it was handed over.
 
 With a retention (the default) segment files are written again and again, so the
 steady state is measured; --retain 0 measures a directory that only grows. With

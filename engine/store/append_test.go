@@ -41,6 +41,57 @@ func TestAppendThenRead(t *testing.T) {
 	}
 }
 
+// A flush that is late keeps none from starting in the place of those that are done
+// behind it, up to a bound; nobody is answered before it is.
+func TestLateFlushDoesNotIdleTheDevice(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	d := newDisk(1)
+	o := testOptions()
+	o.SegmentBytes, o.OverlapBytes = 32<<20, 1
+	s, _ := openStore(t, d, o)
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	p := &source{id: 1}
+	first := seg.Position()
+	hold := d.Hold(func(e simdisk.Event) bool { return appendWrite(e) && e.Name == seg.File() && e.Off == first })
+	defer hold.Release()
+	var all []*flying
+	for range 12 {
+		f, err := send(t, seg, p.next(rng, 1, 1<<20))
+		must(t, err)
+		all = append(all, f)
+	}
+	done := func() (n int) {
+		for _, e := range d.Trace() {
+			if appendWrite(e) && e.Name == seg.File() && e.Durable && e.Err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	// Eight reach the bound of what may lie behind a gap: the late one and seven that
+	// are done.
+	eventually(t, "the writes behind the late one", func() bool { return done() == 7 })
+	if hold.Count() != 1 || seg.CommitMark() != 0 {
+		t.Fatalf("%d writes held, committed up to %d: want 1 and 0", hold.Count(), seg.CommitMark())
+	}
+	for i, f := range all {
+		if f.answered() {
+			t.Fatalf("append %d was answered before the first", i)
+		}
+	}
+	hold.Release()
+	var want uint64
+	for _, f := range all {
+		f.wait(t)
+		must(t, f.Err)
+		if f.First != want {
+			t.Fatalf("offset %d, want %d", f.First, want)
+		}
+		want++
+	}
+	sound(t, d, seg.File())
+}
+
 // C07: flushes complete in any order; nobody is answered, and no reader sees a
 // record, before all flushes in front are durable.
 func TestC07OnlyTheContiguousPrefixIsAnswered(t *testing.T) {
