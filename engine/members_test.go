@@ -66,7 +66,12 @@ type memberProcess struct {
 // end.
 func startMember(t *testing.T, addr string, l *handout, name string, rarely int) *memberProcess {
 	t.Helper()
-	r := &memberProcess{l: l, c: dial(t, addr), done: make(chan struct{})}
+	return startMemberOf(t, dial(t, addr), l, name, rarely)
+}
+
+func startMemberOf(t *testing.T, c *client.Client, l *handout, name string, rarely int) *memberProcess {
+	t.Helper()
+	r := &memberProcess{l: l, c: c, done: make(chan struct{})}
 	var err error
 	r.in, err = r.c.NewConsumer(ConsumerOptions{Topic: "t", Group: "g", Member: name})
 	must(t, err)

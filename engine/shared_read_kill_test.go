@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,5 +133,112 @@ func TestSharedReaderWithoutDescriptors(t *testing.T) {
 	}
 	if n := s.Stats().Shared.Files; n != 1 {
 		t.Errorf("%d descriptors were sent, want one, which does not come through", n)
+	}
+}
+
+// L05: members that read closed segments from their files share the topic as others do:
+// while they come and leave each record comes once, and those of a key in order.
+func TestL05_SharedMembersHandOver(t *testing.T) {
+	e, _, l, f := groupWorld(t, time.Hour, 3)
+	needBuffered(t, e)
+	s := shareMemory(t, e, server.Options{})
+	pad := []Header{{Key: []byte("pad"), Value: make([]byte, 1000)}}
+	for range 3 {
+		for range rounds(2000) {
+			must(t, f.p.Append(within(t), Record{Key: text("key-%d", f.sent%8), Value: text("%d", f.sent/8), Headers: pad}, nil))
+			f.sent++
+		}
+		must(t, f.p.Flush(within(t)))
+		_, err := e.Roll(within(t), "t")
+		must(t, err)
+	}
+	var readers []*memberProcess
+	for i := range rounds(6) {
+		readers = append(readers, startMemberOf(t, s.dial(1<<20), l, fmt.Sprint("m", i), 3))
+		eventually(t, "some more is read", func() bool { n, _ := l.count(); return n >= min(f.sent, (i+1)*f.sent/20) })
+		if len(readers) > 2 {
+			readers[0].leave(t)
+			readers = readers[1:]
+		}
+	}
+	eventually(t, "all records are read", l.caughtUp(f))
+	for _, r := range readers {
+		r.leave(t)
+	}
+	if total, again := l.count(); again != 0 || total != f.sent {
+		t.Errorf("%d of %d records came, %d of them again", total, f.sent, again)
+	}
+	if s.Stats().Shared.Files == 0 {
+		t.Error("nothing was read from files")
+	}
+}
+
+// B14: retention takes segments away under those who read them from their files, fast and
+// slow. They get every record that is there, in order, or are told how many are not.
+func TestB14_SharedReadersBesideRetention(t *testing.T) {
+	e := open(t, t.TempDir(), Options{SegmentBytes: 4 << 20})
+	needBuffered(t, e)
+	bound(t, e, Policy{MaxBytes: Limit(1 << 20)})
+	s := shareMemory(t, e, server.Options{})
+	ctx, stop := context.WithCancel(within(t))
+	defer stop()
+	var readers sync.WaitGroup
+	const batch = 400
+	end := uint64(rounds(20) * batch)
+	half := make(chan struct{}) // closed when so much is stored, and most of it gone
+	var skipped atomic.Uint64
+	for i := range 4 {
+		r, err := s.dial(1 << 20).NewConsumer(ConsumerOptions{Topic: "t", From: FromStart()})
+		must(t, err)
+		readers.Go(func() {
+			defer r.Close()
+			at := uint64(0)
+			if i == 3 {
+				<-half
+			}
+			for at < end {
+				page, err := r.Poll(ctx, 50)
+				if err != nil {
+					t.Errorf("reader %d at offset %d: %v", i, at, err)
+					return
+				}
+				for _, skip := range page.Skips {
+					if skip.From != at || skip.Damaged {
+						t.Errorf("reader %d at offset %d: skip %+v", i, at, skip)
+					}
+					at += skip.Offsets
+					skipped.Add(skip.Offsets)
+				}
+				for _, rec := range page.Records {
+					if want := fmt.Sprintf("%d %01000d", at, at); rec.Offset != at || string(rec.Value) != want {
+						t.Errorf("reader %d at offset %d: offset %d, value %.20q", i, at, rec.Offset, rec.Value)
+						return
+					}
+					at++
+				}
+				if i == 2 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	p := newProducer(t, e, ProducerOptions{Topic: "t", BatchBytes: 64 << 10})
+	for sent := 0; sent < int(end); {
+		for range batch {
+			must(t, p.Append(ctx, Record{Key: []byte("k"), Value: text("%d %01000d", sent, sent)}, nil))
+			sent++
+		}
+		must(t, p.Flush(ctx))
+		_, err := e.Roll(ctx, "t")
+		must(t, err)
+		retain(t, e)
+		if sent == int(end)/batch/2*batch {
+			close(half)
+		}
+	}
+	must(t, p.Close(ctx))
+	readers.Wait()
+	if n := s.Stats().Shared; n.Files == 0 || skipped.Load() == 0 {
+		t.Errorf("%d pages were read from files, %d records were gone: the test tests nothing", n.Files, skipped.Load())
 	}
 }

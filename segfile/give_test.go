@@ -128,6 +128,22 @@ func TestGivenFileHoldsOneSegment(t *testing.T) {
 	}
 }
 
+// A given file that a pool of an earlier version took is not used again either.
+func TestGivenFileInThePool(t *testing.T) {
+	dir, d, p := realTree(t)
+	filled(t, p, 1, 800<<10)
+	r, err := OpenReader(d, seg1)
+	must(t, err)
+	must(t, errors.Join(r.Give(), r.Close()))
+	must(t, d.Rename(seg1, poolName(70, poolOld)))
+	p, err = NewPool(d, PoolOptions{SegmentBytes: 1 << 20})
+	must(t, err)
+	steps(t, p, time.UnixMilli(testNow))
+	if _, err := os.Stat(filepath.Join(dir, poolName(70, poolOld))); !errors.Is(err, os.ErrNotExist) || p.Stats().Files != 0 {
+		t.Errorf("the pool keeps it: %v, %+v", err, p.Stats())
+	}
+}
+
 // A file is given whole, so one with bytes that readers do not get is not given at all.
 func TestFilesThatAreNotGiven(t *testing.T) {
 	no := func(t *testing.T, d disk.Disk) {

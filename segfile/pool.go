@@ -133,7 +133,8 @@ func (p *Pool) adopt(n uint64, kind poolKind, size int64) error {
 	if kind != poolDel {
 		var h *header
 		var err error
-		h, salt, err = p.earlier(name, size)
+		var given bool
+		h, salt, given, err = p.earlier(name, size)
 		if err != nil {
 			return err
 		}
@@ -141,6 +142,13 @@ func (p *Pool) adopt(n uint64, kind poolKind, size int64) error {
 			if err := p.d.Remove(name); err != nil {
 				return fmt.Errorf("segfile: pool: %w", err)
 			}
+			return nil
+		}
+		if given { // an earlier version did not look
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.dead = append(p.dead, name)
+			p.poke()
 			return nil
 		}
 	}
@@ -181,14 +189,27 @@ func (p *Pool) exists(name string) bool {
 }
 
 // earlier reads the header that a pool file has from its earlier life, nil if it
-// has none, and the salt of all that is in it, 0 when that is not known.
-func (p *Pool) earlier(name string, size int64) (h *header, salt uint64, err error) {
+// has none, and the salt of all that is in it, 0 when that is not known. given says that
+// others may read it.
+func (p *Pool) earlier(name string, size int64) (h *header, salt uint64, given bool, err error) {
 	f, err := p.d.Open(name, true)
 	if err != nil {
-		return nil, 0, fmt.Errorf("segfile: pool: %w", err)
+		return nil, 0, false, fmt.Errorf("segfile: pool: %w", err)
 	}
 	defer f.Close()
-	return earlier(f, size)
+	if h, salt, err = earlier(f, size); err == nil {
+		given, err = isGiven(f)
+	}
+	return h, salt, given, err
+}
+
+// isGiven says whether a file was given away.
+func isGiven(f disk.File) (bool, error) {
+	g, ok := f.(disk.Giver)
+	if !ok {
+		return false, nil
+	}
+	return g.Given()
 }
 
 // earlier does so with an open file, and makes its size durable: a process that was
@@ -446,9 +467,9 @@ func (p *Pool) retire(name string) (poolFile, error) {
 	if err == nil {
 		_, salt, err = earlier(f, size)
 	}
-	if g, ok := f.(disk.Giver); ok && err == nil {
+	if err == nil {
 		var given bool
-		if given, err = g.Given(); given {
+		if given, err = isGiven(f); given {
 			kind = poolDel // others may read it for as long as they like
 		}
 	}
