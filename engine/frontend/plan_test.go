@@ -406,3 +406,32 @@ func TestPlanOfDeepMerges(t *testing.T) {
 	want(t, "records", len(got), 16*7)
 	want(t, "offsets", len(r.at), 1)
 }
+
+// A plan over a history of thousands of ranges without a record left looks at each a few times: it
+// makes so many allocations for each whether there are many or more.
+func TestPlanOverManyChanges(t *testing.T) {
+	_, a, _ := pair(t, 1, true)
+	last, ranges := root(), 1
+	grow := func(n int) float64 {
+		for ; ranges < n; ranges += 3 {
+			left, right, err := a.SplitRange(last)
+			if err == nil {
+				last, err = a.MergeRanges(left, right)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return testing.AllocsPerRun(1, func() {
+			at, sources, err := a.Plan(testTopic, nil, nil)
+			if err != nil || len(sources) != 1 || sources[0].Range != last || len(at) != 1 {
+				t.Fatal(at, sources, err)
+			}
+		}) / float64(ranges)
+	}
+	few, many := grow(300), grow(6000)
+	t.Logf("%.1f allocations for each of 300 ranges, %.1f for each of 6000", few, many)
+	if many > 3*few {
+		t.Errorf("a plan makes %.1f allocations for each of 300 ranges, and %.1f for each of 6000", few, many)
+	}
+}

@@ -15,6 +15,7 @@ type cursor struct {
 	pos    cp.Position
 	origin Origin
 	pieces []piece // who reads through it
+	fresh  bool    // entered since pieces were found; all of its slice is wanted and read through it
 }
 
 // piece is the part of a current range's slice that is read through one cursor. It is the whole
@@ -31,6 +32,7 @@ type planner struct {
 	only    map[fence.RangeID]bool
 	cursors map[fence.RangeID]*cursor
 	used    []*cursor // those with pieces, by range
+	entered []*cursor // fresh ones still to be looked at
 }
 
 // planner opens the entries. Meta is held.
@@ -124,7 +126,7 @@ func (p *planner) covering(leaf *cp.Range, found func(*cursor, piece)) {
 // cover finds out who reads through which cursor.
 func (p *planner) cover() {
 	for _, c := range p.cursors {
-		c.pieces = nil
+		c.pieces, c.fresh = nil, false
 	}
 	p.used = nil
 	for _, leaf := range p.leaves {
@@ -139,13 +141,20 @@ func (p *planner) cover() {
 }
 
 // settle moves cursors from ranges that are finished to their children, until each is one that can
-// be read or that has to wait. Every round adds an entry for a range that had none, so it ends.
+// be read or that has to wait. Every round adds an entry for a range that had none, so it ends. One
+// round goes through as many generations as are finished: what takes the place of a range that was
+// owned is owned too, and nobody has to look for its pieces before it is finished as well.
 func (p *planner) settle() {
 	for changed := true; changed; {
 		p.cover()
 		changed = false
 		for _, c := range p.used {
 			changed = p.step(c) || changed
+		}
+		for len(p.entered) > 0 {
+			c := p.entered[len(p.entered)-1]
+			p.entered = p.entered[:len(p.entered)-1]
+			p.step(c)
 		}
 	}
 }
@@ -180,7 +189,7 @@ func (p *planner) step(c *cursor) bool {
 	switch {
 	case both:
 		return p.enter(sum.ID, c.origin)
-	case p.passed(sum):
+	case !c.fresh && p.passed(sum): // of a fresh one the next round finds out
 		return p.divide(c)
 	}
 	return false
@@ -191,7 +200,9 @@ func (p *planner) enter(id fence.RangeID, origin Origin) bool {
 	if p.cursors[id] != nil {
 		return false
 	}
-	p.cursors[id] = &cursor{r: p.state.Range(id), pos: cp.Position{id: 0}, origin: origin}
+	c := &cursor{r: p.state.Range(id), pos: cp.Position{id: 0}, origin: origin, fresh: true}
+	p.cursors[id] = c
+	p.entered = append(p.entered, c)
 	return true
 }
 
@@ -224,6 +235,9 @@ func (p *planner) wanted(leaf *cp.Range) bool { return p.only == nil || p.only[l
 
 // owned says whether all of a cursor's slice is read through it, and wanted.
 func (p *planner) owned(c *cursor) bool {
+	if c.fresh {
+		return true
+	}
 	width := uint64(0)
 	for _, u := range c.pieces {
 		if !p.wanted(u.leaf) {
