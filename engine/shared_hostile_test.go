@@ -56,7 +56,9 @@ func (b *bare) leave() {
 }
 
 // misbehave goes on until the server ends the connection, or nothing can be sent on it any
-// more: the places of answers are scribbled over, too.
+// more: the places of answers are scribbled over, too. No two frames are the same, so that
+// none that was scribbled over becomes what it was: that cannot be seen where nothing is
+// copied, and readers find the frame damaged.
 func (b *bare) misbehave(p uint32, id uint64, style int, rng *rand.Rand) {
 	var all sync.WaitGroup
 	gone := make(chan struct{})
@@ -107,12 +109,12 @@ func (b *bare) misbehave(p uint32, id uint64, style int, rng *rand.Rand) {
 	}
 	frame := frameWith(id, 0, make([]byte, 40_000)) // as long as those that are sent
 	mem, _ := b.g.Arena().Alloc(len(frame))
-	for full := 0; !over(); {
+	for made, full := 0, 0; !over(); made++ {
 		if full > 100 {
 			b.nc.Close()
 			break
 		}
-		copy(mem, frameWith(id, 0, fmt.Appendf(make([]byte, 0, 40_000), "hostile %09d%039983d", b.pos, 0)))
+		copy(mem, frameWith(id, 0, fmt.Appendf(make([]byte, 0, 40_000), "hostile %09d%039983d", made, 0)))
 		switch slot := b.slot(); rng.IntN(30 + 300*style) {
 		case 0: // a place that is none
 			atomic.StoreUint64(b.word(slot+16), odd[rng.IntN(len(odd))])
