@@ -72,7 +72,7 @@ func TestDescribedFileIsVerified(t *testing.T) {
 	if err := os.Truncate(file, segfile.DataStart+100); err != nil {
 		t.Fatal(err)
 	}
-	if r := ringfence(t, "", "segment", "verify", file); r.code != exitDamaged || r.err != "" || !strings.HasPrefix(r.out, file+": damaged\n  damage    byte ") {
+	if r := ringfence(t, "", "segment", "verify", file); r.code != exitDamaged || r.err != "" || !strings.HasPrefix(r.out, file+": damaged: 0 records can be read, 100 cannot\n  damage    byte ") {
 		t.Errorf("damaged: %+v", r)
 	}
 	if r := ringfence(t, "", "segment", "verify", file+"x"); r.code != exitNotFound || r.out != "" || strings.Count(r.err, "no such file") != 1 {

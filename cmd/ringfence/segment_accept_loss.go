@@ -34,17 +34,24 @@ the directory. Producers that send their records again store those anew that wer
 			if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) {
 				return a.giveUp(cmd.Context(), args[0], yes)
 			}
-			return a.withSegment(args[0], false, func(d disk.Disk, name string) error { return a.acceptLoss(d, name, yes) })
+			return a.withSegment(args[0], false, func(d disk.Disk, name string) error { return a.acceptLoss(d, name, args[0], yes) })
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
-func (a *app) acceptLoss(d disk.Disk, name string, yes bool) error {
+func (a *app) acceptLoss(d disk.Disk, name, file string, yes bool) error {
 	rep, err := segfile.Verify(d, name, nil)
-	if err != nil && !errors.Is(err, segfile.ErrDamaged) || rep.FileSize == 0 {
-		return err
+	switch {
+	case errors.Is(err, segfile.ErrNeverUsed):
+		return incomplete{fmt.Errorf("%s: there is no loss to accept: nothing was ever stored in it", file)}
+	case err == nil && rep.Latch.State() == fence.Open && rep.Cut.Length > 0:
+		return incomplete{fmt.Errorf("%s: there is no loss to accept: the segment is open, and incomplete from byte %d, as a crash leaves it; opening the data directory recovers it", file, rep.Cut.Position)}
+	case errors.Is(err, segfile.ErrDamaged) && rep.FileSize == 0:
+		return fmt.Errorf("%w: nothing of it can be read: %s", err, whatNext(file, rep, err))
+	case err != nil && !errors.Is(err, segfile.ErrDamaged) || rep.FileSize == 0:
+		return foreign(err)
 	}
 	var records uint64
 	fresh := 0
@@ -55,9 +62,11 @@ func (a *app) acceptLoss(d disk.Disk, name string, yes bool) error {
 		}
 	}
 	if fresh == 0 {
-		return a.report(holesJSON(rep.Holes), func() { a.printNoLoss(name, rep) })
+		return a.report(holesJSON(rep.Holes), func() { a.printNoLoss(file, rep) })
 	}
 	if !yes {
+		a.printf("%s: damaged: %s\n", file, readableText(rep))
+		a.printProblems(rep.Problems)
 		a.printHoles(rep.Holes)
 		question := fmt.Sprintf("Give up %s for good? Type yes: ", plural(records, "record"))
 		if records == 0 {
@@ -73,10 +82,10 @@ func (a *app) acceptLoss(d disk.Disk, name string, yes bool) error {
 	}
 	return a.report(holesJSON(holes), func() {
 		if records == 0 {
-			a.printf("%s: no record is lost; the damage is on record, and reads skip it from now on\n", name)
+			a.printf("%s: no record is lost; the damage is on record, and reads skip it from now on\n", file)
 			return
 		}
-		a.printf("%s: the loss of %s is on record; reads skip them from now on\n", name, plural(records, "record"))
+		a.printf("%s: the loss of %s is on record; reads skip them from now on\n", file, plural(records, "record"))
 	})
 }
 
@@ -142,13 +151,15 @@ func findSegment(ctx context.Context, e *engine.Engine, id fence.SegmentID) (str
 // printNoLoss says why there is nothing to accept.
 func (a *app) printNoLoss(name string, rep segfile.Report) {
 	switch {
+	case rep.Latch.State() == fence.Open:
+		a.printf("%s: there is no loss to accept: the segment is open, and everything in it can be read\n", name)
 	case len(rep.Holes) > 0:
 		a.printf("%s: already on record: the loss of %s was accepted, and reads skip them\n", name, plural(acceptedRecords(rep.Holes), "record"))
 	case len(rep.Problems) > 0:
 		a.printf("%s: there is no loss to accept: the file is damaged, but every record can be read\n", name)
 		a.printProblems(rep.Problems)
 	default:
-		a.printf("%s: there is no loss to accept\n", name)
+		a.printf("%s: there is no loss to accept: nothing is damaged\n", name)
 	}
 }
 

@@ -152,12 +152,12 @@ func (a *app) printVerdict(v *segfile.Verdict, settled bool) {
 	a.printf("  bytes     %s of frames, the data ends at byte %s\n", countText(r.Bytes), countText(r.Position))
 	a.printf("  producers %d known at the end\n", r.Producer)
 	a.printHoles(v.Holes)
-	a.printCut(v.Cut)
+	a.printCut(segfile.Report{Latch: v.Latch, Cut: v.Cut})
 }
 
 func (a *app) printHoles(holes []segfile.Hole) {
 	for _, h := range holes {
-		state := "reads fail there; 'ringfence segment accept-loss' makes them skip it"
+		state := "reads fail there"
 		if h.Accepted {
 			state = "its loss was accepted: reads skip it and say so"
 		}
@@ -165,8 +165,14 @@ func (a *app) printHoles(holes []segfile.Hole) {
 	}
 }
 
-func (a *app) printCut(c segfile.Cut) {
-	if c.Length > 0 {
-		a.printf("  set aside %s from byte %d that nothing proves to have been durable\n", plural(c.Length, "byte"), c.Position)
+// printCut tells of bytes at the end that are no records: of an open file, as a crash left
+// them, or of a closed one, whose recovery set them aside.
+func (a *app) printCut(rep segfile.Report) {
+	what := "set aside"
+	if rep.Latch.State() == fence.Open {
+		what = "tail     "
+	}
+	if c := rep.Cut; c.Length > 0 {
+		a.printf("  %s %s from byte %d that nothing proves to have been durable\n", what, plural(c.Length, "byte"), c.Position)
 	}
 }

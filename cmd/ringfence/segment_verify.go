@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
@@ -102,7 +103,7 @@ func (a *app) verifyOne(ctx context.Context, file string) (rep segfile.Report, e
 			bar.set(done)
 			return ctx.Err()
 		})
-		return verr
+		return foreign(verr)
 	})
 	if err == nil && rep.Latch.State() == fence.Open && rep.Cut.Length > 0 {
 		err = incomplete{fmt.Errorf("%s is open and its tail is incomplete from byte %d; opening the data directory recovers it", file, rep.Cut.Position)}
@@ -139,10 +140,12 @@ func (a *app) printVerified(file string, rep segfile.Report, err error) {
 	case err == nil:
 		a.printf("%s: ok, %s, %s in %s and %s, digest %016x\n", file, rep.Latch.State(), plural(rep.Records, "record"),
 			plural(rep.Frames, "frame"), plural(rep.Marks, "mark"), rep.Digest)
+	case errors.Is(err, segfile.ErrNeverUsed):
+		a.printf("%s: never used: it was made ready for records, and none was stored in it\n", file)
 	case exitCode(err) == exitIncomplete:
-		a.printf("%s: incomplete: %v; %s before that are whole\n", file, err, plural(rep.Records, "record"))
+		a.printf("%s: incomplete from byte %d: %s before that are whole, digest %016x\n", file, rep.Cut.Position, plural(rep.Records, "record"), rep.Digest)
 	case exitCode(err) == exitDamaged && len(rep.Problems) > 0:
-		a.printf("%s: damaged\n", file)
+		a.printf("%s: damaged: %s\n", file, readableText(rep))
 		a.printProblems(rep.Problems)
 	default:
 		a.printf("%s: %v\n", file, err)
@@ -152,7 +155,60 @@ func (a *app) printVerified(file string, rep segfile.Report, err error) {
 		a.printf("  void      %s in %s were not stored: their producer changed them while they were written\n", plural(rep.Voided, "record"), plural(rep.Voids, "frame"))
 	}
 	a.printHoles(rep.Holes)
-	a.printCut(rep.Cut)
+	a.printCut(rep)
+	if next := whatNext(file, rep, err); next != "" {
+		a.printf("  next      %s\n", next)
+	}
+}
+
+// readableText is how much of a damaged file can be read.
+func readableText(rep segfile.Report) string {
+	var lost uint64
+	for _, h := range rep.Holes {
+		lost += h.Records
+	}
+	switch {
+	case rep.FileSize == 0:
+		return "nothing of it can be read"
+	case len(rep.Holes) == 0:
+		return fmt.Sprintf("all of its %s can be read", plural(rep.Records, "record"))
+	case lost == 0:
+		return fmt.Sprintf("%s can be read, and none is known to be lost", plural(rep.Records, "record"))
+	}
+	return fmt.Sprintf("%s can be read, %s cannot", plural(rep.Records, "record"), countText(lost))
+}
+
+// whatNext is what there is to do about a file; "" is nothing.
+func whatNext(file string, rep segfile.Report, err error) string {
+	const copied = "put a good copy of the file in its place while nobody has the data directory open, if there is one"
+	switch {
+	case errors.Is(err, segfile.ErrNeverUsed):
+		return "nothing: no record is lost"
+	case exitCode(err) == exitIncomplete:
+		return "if no process has the data directory open, open it: that sets the rest aside and closes the segment. A process that writes it may be about to write the rest"
+	case err == nil && rep.Latch.State() == fence.Open:
+		return "nothing: the process that writes it closes it or, if that was killed, the next one to open the data directory"
+	case exitCode(err) != exitDamaged:
+		return ""
+	case rep.FileSize == 0:
+		return copied + "; without one, move it out of the data directory: 'ringfence segment accept-loss' of its name gives up what was in it"
+	case unaccepted(rep.Holes):
+		return copied + "; without one, 'ringfence segment accept-loss " + file + "' lets reads skip what is lost"
+	}
+	return copied + "; without one it can stay: reads do not need what is damaged"
+}
+
+// foreign adds what to do about a file that has the name and the place of a segment's, and
+// is another one or none.
+func foreign(err error) error {
+	if errors.Is(err, segfile.ErrForeign) {
+		return fmt.Errorf("%w; a good copy, if there is one, belongs in its place; without one, move it out of the data directory: 'ringfence segment accept-loss' of its name gives up what was in it", err)
+	}
+	return err
+}
+
+func unaccepted(holes []segfile.Hole) bool {
+	return slices.ContainsFunc(holes, func(h segfile.Hole) bool { return !h.Accepted })
 }
 
 func (a *app) printProblems(problems []*segfile.CorruptError) {
