@@ -20,8 +20,13 @@
 //     record is stored once and records of one key keep their order. One that is
 //     NotIdempotent reports what was on its way as unknown instead.
 //   - Records gather by range, and whoever sends follows splits and merges; the server takes
-//     apart what does not go by them. A producer with an ID of its own and a [Batch] send
-//     frames of several ranges: the server takes those apart, record by record.
+//     apart what does not go by them.
+//   - A producer with an ID of its own sends frames of several ranges, which the server takes
+//     apart record by record, at more cost. What gathers by range gets its numbers when its
+//     batch is closed, and so by what the ranges were; a later run with the ID must give each
+//     record the number again that it had, whatever the ranges are by then. So its records are
+//     numbered, and sent, in the order in which they come. A [Batch] goes as it was filled: one
+//     with the keys of one range alone is stored as it is.
 //   - A consumer goes on where it was, and hands out only frames that verify.
 //   - Every call ends with its context, or within [Options].RequestTimeout where that is
 //     less. Its error says whether the outcome is known: see [Unknown].

@@ -20,7 +20,9 @@ import (
 // its sequences when it is closed, so that they ascend from batch to batch over all
 // lanes: wherever two batches meet, the one that was sent first has the lower ones. A
 // producer with a name cannot do that: a later run must give each record the same
-// sequence again, whatever the ranges are then. All its records go one way.
+// sequence again, whatever the ranges are then. All its records go one way. To gather by
+// range they would have to be numbered as they are taken, and a frame to carry a number for
+// each record.
 type lane struct {
 	seq     uint32 // the range's
 	last    uint32 // key position
