@@ -63,7 +63,11 @@ func TestProduceThroughSharedMemory(t *testing.T) {
 	if fs.Type != 0xef53 && fs.Type != 0x58465342 { // ext4, xfs: files of others are not read through the page cache
 		files = "0"
 	}
-	_, body := get(t, admin+"/metrics")
+	var body string
+	until(t, "the server notices that the last client is gone", func() bool {
+		_, body = get(t, admin+"/metrics")
+		return regexp.MustCompile(`(?m)^ringfence_shm_bytes 0$`).MatchString(body)
+	})
 	for _, want := range []string{`shm_clients_attached_total 4`, `shm_files_total ` + files, `shm_file_bytes_total ` + files, `shm_clients 0`, `shm_bytes 0`, `shm_submissions_total [1-9]`, `shm_copies_total [1-9]`, `shm_clients_hostile_total 0`} {
 		if !regexp.MustCompile(`(?m)^ringfence_` + want).MatchString(body) {
 			t.Errorf("/metrics does not say %s", want)
