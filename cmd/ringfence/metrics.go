@@ -52,6 +52,7 @@ var allMetrics = slices.Concat([]metric{
 	counter("flushes_total", "Durable writes.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Flushes) }),
 	counter("flush_bytes_total", "Bytes of durable writes, padding included.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.FlushBytes) }),
 	counter("storage_failures_total", "Writes that failed; each closes its segment.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Failures) }),
+	gauge("stalled_segments", "Open segments of which the disk has not answered a write for 10 seconds or more: appends to them wait.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Stalled) }),
 	counter("damage_total", "Damaged stretches that were met in files of segments, each once: when they were opened, checked behind the start, or read.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Damages) }),
 	counter("changed_frames_total", "Frames in memory of their producers that were changed while they were written.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Changed) }),
 	counter("void_frames_total", "Frames that were not stored for that: those, and what their producers sent behind them.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Voided) }),

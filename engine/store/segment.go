@@ -44,6 +44,11 @@ type Segment struct {
 	drained   gate      // released when a fencing segment has nothing in flight
 	latched   chan struct{}
 
+	// guarded by the shard's mu: what stalls found last
+	waited   bool // for a write, with so much durable
+	waitedAt int64
+	late     bool
+
 	// owned by the submitter; by the fencer once drained
 	writer   *segfile.Writer // nil once recovered from disk
 	written  sync.Once       // its file was closed

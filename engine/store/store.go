@@ -84,6 +84,7 @@ type Store struct {
 
 	toldChanged atomic.Int64 // when a frame that was changed was last told to everybody, in nanoseconds
 
+	stalled  atomic.Int64  // open segments whose first write was late at the last look
 	full     atomic.Bool   // the file system is nearly full: appends are refused
 	free     atomic.Uint64 // bytes, at the last look
 	told     atomic.Bool   // the log says so
@@ -125,6 +126,7 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 	}
 	s.lookAtSpace()
 	s.tasks.Go(s.watchSpace)
+	s.tasks.Go(s.watchStalls)
 	s.tasks.Go(s.checkFooters)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stopPool = cancel
@@ -432,6 +434,7 @@ func (s *Store) release() error {
 // Stats are counts since Open.
 type Stats struct {
 	Segments, Open        int
+	Stalled               int // open segments whose first write the disk has not answered for 10 seconds or more
 	Appends, Records      uint64
 	Flushes, FlushBytes   uint64 // with padding
 	FrameBytes            uint64 // without
@@ -446,6 +449,7 @@ type Stats struct {
 func (s *Store) Stats() Stats {
 	c := &s.count
 	st := Stats{
+		Stalled: int(s.stalled.Load()),
 		Appends: c.appends.Load(), Records: c.records.Load(),
 		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
 		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), Damages: c.damages.Load(), Changed: c.changed.Load(), Voided: c.voided.Load(), OutOfSpace: s.full.Load(),
