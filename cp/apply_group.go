@@ -98,8 +98,8 @@ func (c CommitRanges) apply(s *State) Reply {
 // that it names, and that to is further in, where to has them.
 func (t *topic) raise(p, to Position) Position {
 	next := maps.Clone(p)
-	for source, offset := range to {
-		if have, unfinished := next[source]; unfinished {
+	for source, have := range next { // a range names its own line alone, to may be long
+		if offset, ok := to[source]; ok {
 			next[source] = max(offset, have)
 		}
 	}

@@ -81,14 +81,7 @@ func (s *State) Unread(group, topic string) Position {
 	if g := t.groups[group]; g != nil {
 		w.positions = g.positions
 	}
-	all := Position{}
-	for seq := range t.leaves() {
-		for source, offset := range w.reached(seq) {
-			if have, ok := all[source]; !ok || offset < have {
-				all[source] = offset
-			}
-		}
-	}
+	all, _ := w.behind(t.leaves())
 	next := make(Position, len(t.active))
 	for _, source := range s.Foremost(all) {
 		next[source] = all[source]
@@ -143,16 +136,32 @@ type resume struct {
 // two name one source; and what lies on these ways behind that, from the start. A way on
 // which nothing was recorded counts from the root on.
 func (w *resume) position(seq uint32) Position {
-	if p, ok := w.positions[seq]; ok {
-		return w.t.unfinished(p)
-	}
 	if len(w.positions) == 0 {
 		return nil
 	}
-	sum, recorded := Position{}, false
-	seen := map[uint32]bool{seq: true}
-	var behind []uint32
-	for next := []uint32{seq}; len(next) > 0; {
+	if p, recorded := w.behind(just(seq)); recorded {
+		return p
+	}
+	return nil
+}
+
+// behind is what position says of several ranges, each source at the lowest offset that
+// one of them has, and whether anything was recorded on the way to any. Ways that meet are
+// gone once: a range costs the same however many of the others come from it.
+func (w *resume) behind(seqs iter.Seq[uint32]) (sum Position, recorded bool) {
+	sum = Position{}
+	seen := map[uint32]bool{}
+	var next, behind []uint32
+	see := func(seq uint32) {
+		if !seen[seq] {
+			seen[seq] = true
+			next = append(next, seq)
+		}
+	}
+	for seq := range seqs {
+		see(seq)
+	}
+	for len(next) > 0 {
 		at := next[len(next)-1]
 		next = next[:len(next)-1]
 		if p, ok := w.positions[at]; ok {
@@ -162,29 +171,23 @@ func (w *resume) position(seq uint32) Position {
 		}
 		behind = append(behind, at)
 		for _, parent := range w.t.ranges[at].rec.From {
-			if !seen[parent.Seq] {
-				seen[parent.Seq] = true
-				next = append(next, parent.Seq)
-			}
+			see(parent.Seq)
 		}
-	}
-	if !recorded {
-		return nil
 	}
 	for _, at := range behind {
 		sum[w.t.rangeID(at)] = 0
 	}
-	return w.t.unfinished(sum)
+	return w.t.unfinished(sum), recorded
 }
 
 // reached is the position of a range, and its start for a reader that recorded none on
 // the way.
 func (w *resume) reached(seq uint32) Position {
-	if p := w.position(seq); p != nil {
-		return p
-	}
-	return w.t.start(w.t.ranges[seq])
+	p, _ := w.behind(just(seq))
+	return p
 }
+
+func just(seq uint32) iter.Seq[uint32] { return func(yield func(uint32) bool) { yield(seq) } }
 
 // lower adds what q has and p has not, or has at a higher offset.
 func (p Position) lower(q Position) {
@@ -193,20 +196,6 @@ func (p Position) lower(q Position) {
 			p[source] = offset
 		}
 	}
-}
-
-// start is the position of a reader that has read nothing of a range.
-func (t *topic) start(r *rng) Position {
-	p := Position{}
-	for a := range t.lineage(r, 0) {
-		if offset, unfinished := a.goesOn(0); unfinished {
-			p[a.rec.ID] = offset
-		}
-	}
-	if offset, unfinished := r.goesOn(0); unfinished {
-		p[r.rec.ID] = offset
-	}
-	return p
 }
 
 // unfinished is p without the sources that it has read to their known ends, and

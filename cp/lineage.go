@@ -95,8 +95,7 @@ func (s *State) Ancestors(id fence.RangeID, from uint32) iter.Seq[*Range] {
 }
 
 // Foremost lists the sources of p that come from no other source of it, by sequence:
-// what is to be read first. Ranges that the state does not have are left out, and all are
-// of one topic.
+// what is to be read first. Ranges that the state does not have are left out.
 func (s *State) Foremost(p Position) []fence.RangeID {
 	ids := make([]fence.RangeID, 0, len(p))
 	for id := range p {
@@ -106,16 +105,40 @@ func (s *State) Foremost(p Position) []fence.RangeID {
 	return s.foremost(ids)
 }
 
-// foremost compares with those alone that it keeps: whoever comes from one of the others
-// comes from one of them.
+// foremost compares each with those alone that it keeps: whoever comes from one of the
+// others comes from one of them. Where these may be many, it looks at every range in
+// between instead, once: what comes from one of ids has a parent that does, or is one.
 func (s *State) foremost(ids []fence.RangeID) []fence.RangeID {
+	ids = slices.DeleteFunc(ids, func(id fence.RangeID) bool { return s.rng(id) == nil })
+	if len(ids) == 0 {
+		return ids
+	}
+	base, last := ids[0].Seq, ids[len(ids)-1].Seq
+	if n := uint64(len(ids)); n*n <= uint64(last-base) || ids[0].Topic != ids[n-1].Topic {
+		first := ids[:0]
+		for _, id := range ids {
+			if !slices.ContainsFunc(first, func(a fence.RangeID) bool { return s.IsAncestor(a, id) }) {
+				first = append(first, id)
+			}
+		}
+		return first
+	}
+	t := s.topicByID(ids[0].Topic)
+	leads := make([]bool, last-base+1) // from an id to this range
 	first := ids[:0]
-	for _, id := range ids {
-		if s.rng(id) != nil && !slices.ContainsFunc(first, func(a fence.RangeID) bool { return s.IsAncestor(a, id) }) {
-			first = append(first, id)
+	at := 0
+	for seq := base; ; seq++ {
+		leads[seq-base] = slices.ContainsFunc(t.ranges[seq].rec.From, func(p fence.RangeID) bool { return p.Seq >= base && leads[p.Seq-base] })
+		if ids[at].Seq == seq {
+			if at++; !leads[seq-base] {
+				first = append(first, t.rangeID(seq))
+				leads[seq-base] = true
+			}
+			if at == len(ids) {
+				return first
+			}
 		}
 	}
-	return first
 }
 
 // limit says whether a topic takes so many ranges more, of that line.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -125,6 +126,90 @@ func TestGroupOverManyChanges(t *testing.T) {
 	}
 	if err := s.Check(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// splitAll splits every active range of topic logs, so many times.
+func splitAll(tb testing.TB, s *cp.State, times int) {
+	tb.Helper()
+	for range times {
+		for _, r := range slices.Clone(s.ActiveRanges("logs")) {
+			if r := s.Apply(cp.SplitRange{Range: r.ID}); r.Err != nil {
+				tb.Fatal(r.Err)
+			}
+		}
+	}
+}
+
+// What a group reads next, and what it commits, is found without holding every range
+// against every other: that would not end within the time that a test has.
+func TestGroupOverManyRanges(t *testing.T) {
+	s := cp.NewState()
+	s.Apply(cp.CreateTopic{Name: "logs", Bits: 20, ID: id(1)})
+	const n = 1 << 15
+	splitAll(t, s, 15)
+	unread := s.Unread("g", "logs")
+	if len(unread) != n {
+		t.Fatalf("%d ranges are to be read, want %d", len(unread), n)
+	}
+	for range 2 {
+		if r := s.Apply(cp.CommitRanges{Group: "g", Topic: "logs", Sources: unread}); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if again := s.Unread("g", "logs"); !maps.Equal(again, unread) {
+			t.Fatalf("%d ranges are to be read after a commit, want %d", len(again), n)
+		}
+	}
+}
+
+// What is foremost of any ranges comes from no other of them.
+func TestForemost(t *testing.T) {
+	kept := 0
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		s := cp.NewState()
+		for i, name := range []string{"logs", "other"} {
+			s.Apply(cp.CreateTopic{Name: name, Bits: 6, ID: id(byte(i + 1))})
+			for range 150 {
+				active := s.ActiveRanges(name)
+				i := rng.IntN(len(active))
+				if rng.IntN(2) == 0 || i == 0 {
+					s.Apply(cp.SplitRange{Range: active[i].ID}) // some are too narrow
+				} else {
+					s.Apply(cp.MergeRanges{A: active[i-1].ID, B: active[i].ID}) // some are no halves of one
+				}
+			}
+		}
+		var all []fence.RangeID
+		for _, name := range []string{"logs", "other"} {
+			for r := range s.Ranges(name) {
+				all = append(all, r.ID)
+			}
+		}
+		for range 300 {
+			p := cp.Position{{Topic: id(1), Seq: 1 << 20}: 7} // of no range
+			most := 2 << rng.IntN(6)
+			for range 1 + rng.IntN(most) {
+				p[all[rng.IntN(len(all))]] = 0
+			}
+			if rng.IntN(2) == 0 {
+				maps.DeleteFunc(p, func(r fence.RangeID, _ uint64) bool { return r.Topic != id(1) })
+			}
+			var want []fence.RangeID
+			for r := range p {
+				if s.Range(r) != nil && !slices.ContainsFunc(slices.Collect(maps.Keys(p)), func(a fence.RangeID) bool { return s.IsAncestor(a, r) }) {
+					want = append(want, r)
+				}
+			}
+			slices.SortFunc(want, fence.RangeID.Compare)
+			if got := s.Foremost(p); !slices.Equal(got, want) {
+				t.Fatalf("seed %d: foremost of %v are %v, want %v", seed, p, got, want)
+			}
+			kept += len(want)
+		}
+	}
+	if kept < 10_000 {
+		t.Errorf("%d were foremost: too few to tell", kept)
 	}
 }
 
