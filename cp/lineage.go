@@ -48,9 +48,19 @@ func (t *topic) isAncestor(a, r *rng) bool {
 	return a.rec.ID.Seq < r.rec.ID.Seq
 }
 
-// lineage visits the ancestors of r from a sequence on, oldest first.
+// lineage visits the ancestors of r from a sequence on, oldest first. Where few of the ranges
+// in between can be some, it goes from parent to parent; else it looks at all of them, which
+// takes less than to remember where it has been.
 func (t *topic) lineage(r *rng, from uint32) iter.Seq[*rng] {
 	return func(yield func(*rng) bool) {
+		if r.rec.ID.Seq > from && uint64(r.ancestors)*sparse < uint64(r.rec.ID.Seq-from) {
+			for _, seq := range t.parentsOn(r, from) {
+				if !yield(t.ranges[seq]) {
+					return
+				}
+			}
+			return
+		}
 		way := []*rng{r} // over and over
 		for w := r; w.rec.ID.Seq > from; {
 			w = t.ranges[w.over]
@@ -68,6 +78,27 @@ func (t *topic) lineage(r *rng, from uint32) iter.Seq[*rng] {
 	}
 }
 
+const sparse = 16
+
+// parentsOn lists the ancestors of r from a sequence on.
+func (t *topic) parentsOn(r *rng, from uint32) (seqs []uint32) {
+	seen := map[uint32]bool{}
+	for at := -1; at < len(seqs); at++ {
+		of := r
+		if at >= 0 {
+			of = t.ranges[seqs[at]]
+		}
+		for _, p := range of.rec.From {
+			if p.Seq >= from && !seen[p.Seq] {
+				seen[p.Seq] = true
+				seqs = append(seqs, p.Seq)
+			}
+		}
+	}
+	slices.Sort(seqs)
+	return seqs
+}
+
 // IsAncestor says whether the range r comes from the range a, by whatever number of splits
 // and merges. It is false when there is no such range, and no range is its own ancestor.
 func (s *State) IsAncestor(a, r fence.RangeID) bool {
@@ -79,7 +110,7 @@ func (s *State) IsAncestor(a, r fence.RangeID) bool {
 }
 
 // Ancestors visits the ancestors of a range that have the sequence from or a higher one,
-// oldest first. It costs a step for each range in between, ancestor or not.
+// oldest first. It costs a step for each range in between, ancestor or not, but where few are.
 func (s *State) Ancestors(id fence.RangeID, from uint32) iter.Seq[*Range] {
 	return func(yield func(*Range) bool) {
 		t := s.topicByID(id.Topic)

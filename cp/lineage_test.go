@@ -162,6 +162,60 @@ func TestGroupOverManyRanges(t *testing.T) {
 	}
 }
 
+// The ancestors of a range are its parents and theirs, be they many or few of the ranges
+// before it.
+func TestAncestorsAreParents(t *testing.T) {
+	few, many := 0, 0
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		s := cp.NewState()
+		s.Apply(cp.CreateTopic{Name: "logs", Bits: 12, ID: id(1)})
+		merges := []int{2, 3, 8, 50}[rng.IntN(4)]
+		for range 600 {
+			active := s.ActiveRanges("logs")
+			i := rng.IntN(len(active))
+			if rng.IntN(merges) > 0 || i == 0 {
+				s.Apply(cp.SplitRange{Range: active[i].ID})
+			} else {
+				s.Apply(cp.MergeRanges{A: active[i-1].ID, B: active[i].ID}) // some are no halves of one
+			}
+		}
+		all := map[uint32]map[uint32]bool{}
+		for r := range s.Ranges("logs") {
+			all[r.ID.Seq] = map[uint32]bool{}
+			for _, p := range r.From {
+				all[r.ID.Seq][p.Seq] = true
+				maps.Copy(all[r.ID.Seq], all[p.Seq])
+			}
+		}
+		for r := range s.Ranges("logs") {
+			for _, from := range []uint32{0, rng.Uint32N(r.ID.Seq + 1), r.ID.Seq, r.ID.Seq + 1} {
+				var want, got []uint32
+				for a := range all[r.ID.Seq] {
+					if a >= from {
+						want = append(want, a)
+					}
+				}
+				slices.Sort(want)
+				for a := range s.Ancestors(r.ID, from) {
+					got = append(got, a.ID.Seq)
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("seed %d: range %d has the ancestors %v from %d on, want %v", seed, r.ID.Seq, got, from, want)
+				}
+			}
+			if n := len(all[r.ID.Seq]); n*16 < int(r.ID.Seq) {
+				few++
+			} else if n > 8 {
+				many++
+			}
+		}
+	}
+	if few < 500 || many < 200 {
+		t.Errorf("%d ranges have few ancestors and %d many: too few to tell", few, many)
+	}
+}
+
 // What is foremost of any ranges comes from no other of them.
 func TestForemost(t *testing.T) {
 	kept := 0
