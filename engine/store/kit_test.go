@@ -210,6 +210,7 @@ type flying struct {
 	Append
 	b    *batch
 	seg  *Segment
+	size int // of the frame, where somebody sums it up
 	done chan struct{}
 }
 

@@ -25,6 +25,10 @@ type world struct {
 	unsettled bool // a killed process's names may yet be lost
 
 	lender *lender // of the memory that some producers send from, and scribble over
+
+	late  bool          // some writes end only when somebody waits for them
+	hold  *simdisk.Hold // those
+	aloft int           // bytes that are not answered
 }
 
 // rangeModel is a range as a control plane and its producers know it.
@@ -57,8 +61,11 @@ type producerModel struct {
 	flying  []*flying         // of waiting, the first
 }
 
-func newWorld(t *testing.T, seed uint64, seen map[string]int) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 11)), d: newDisk(seed), seen: seen}
+// lent is how many frames may be in the lender's memory: each producer's in flight.
+const lent = 2 * 3 * 12
+
+func newWorld(t *testing.T, seed uint64, late bool, seen map[string]int) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 11)), d: newDisk(seed), late: late, seen: seen}
 	w.opts = testOptions()
 	w.opts.SegmentBytes = 256 << 10
 	w.opts.Shards = 1 + w.rng.IntN(2)
@@ -66,6 +73,11 @@ func newWorld(t *testing.T, seed uint64, seen map[string]int) *world {
 	w.opts.QueueDepth = 2 + w.rng.IntN(8)
 	w.opts.CheckpointBytes = []int64{1, 100 << 10, 8 << 20}[w.rng.IntN(3)]
 	w.opts.OverlapBytes = []int64{1, 5000, 64 << 10}[w.rng.IntN(3)]
+	if late {
+		w.opts.SegmentBytes = 8 << 20
+		w.opts.Flushes = 2 + w.rng.IntN(15)
+		w.opts.QueueDepth = 4 + w.rng.IntN(29)
+	}
 	for i := range uint32(1 + w.rng.IntN(2)) {
 		r := &rangeModel{id: segID(i, 0).Range}
 		for j := range 1 + w.rng.IntN(3) {
@@ -76,7 +88,7 @@ func newWorld(t *testing.T, seed uint64, seen map[string]int) *world {
 		}
 		w.ranges = append(w.ranges, r)
 	}
-	w.lender = newLender(t, seed, 64)
+	w.lender = newLender(t, seed, lent)
 	w.open()
 	return w
 }
@@ -103,12 +115,16 @@ func (w *world) open() *Recovery {
 func (w *world) roll(r *rangeModel) {
 	var table *segfile.ProducerTable
 	base := uint64(0)
+	if len(r.segs) == 0 {
+		w.release()
+	}
 	if n := len(r.segs); n > 0 {
 		last := r.segs[n-1]
 		seg, err := w.s.Segment(last.id)
 		if err != nil {
 			return // its birth was not answered
 		}
+		w.fenceBehind(seg)
 		end, err := seg.Fence()
 		if err != nil {
 			w.seen["fence failed"]++
@@ -144,13 +160,23 @@ func (w *world) send(r *rangeModel, p *producerModel) {
 	}
 	if len(p.waiting) == len(p.flying) {
 		size := []int{50, 700, 4096 - 300, 9000, 40_000}[w.rng.IntN(5)]
+		if w.late && w.rng.IntN(4) == 0 {
+			size = 240_000
+		}
 		b := p.next(w.rng, 1+w.rng.IntN(4), w.rng.IntN(size))
 		for i, v := range b.values {
 			p.sent[b.first+uint64(i)] = v
 		}
 		p.waiting = append(p.waiting, b)
 	}
-	for len(p.flying) < min(4, len(p.waiting)) {
+	most := 4
+	if w.late {
+		most = 12
+	}
+	for len(p.flying) < min(most, len(p.waiting)) {
+		if w.aloft > 12<<20 {
+			return // of the arena
+		}
 		to := send
 		if p.lends && w.rng.IntN(4) > 0 {
 			to = w.lender.lend
@@ -160,6 +186,8 @@ func (w *world) send(r *rangeModel, p *producerModel) {
 			return
 		}
 		p.flying = append(p.flying, f)
+		f.size = len(f.Frame)
+		w.aloft += f.size
 		if w.rng.IntN(2) == 0 {
 			return
 		}
@@ -171,8 +199,12 @@ func (w *world) collect(r *rangeModel, p *producerModel, wait bool) {
 	var failed *Segment
 	for len(p.flying) > 0 && (wait || p.flying[0].answered()) {
 		f := p.flying[0]
+		if !f.answered() {
+			w.release()
+		}
 		f.wait(w.t)
 		p.flying = p.flying[1:]
+		w.aloft -= f.size
 		switch {
 		case f.Err != nil:
 			failed = f.seg
@@ -249,17 +281,19 @@ func (w *world) trim(r *rangeModel) {
 func (w *world) step() {
 	r := w.ranges[w.rng.IntN(len(w.ranges))]
 	p := r.producers[w.rng.IntN(len(r.producers))]
+	w.delay(r)
 	switch n := w.rng.IntN(40); {
 	case r.head == nil:
 		w.collectAll(r)
 		w.roll(r)
+	case n == 0 && w.late && w.hold == nil && w.rng.IntN(2) == 0: // files are larger, too
 	case n == 0:
 		w.roll(r)
 	case n == 1:
 		w.trim(r)
 	case n < 26:
 		w.send(r, p)
-	case n < 34:
+	case n < 34 || w.hold != nil && n < 39:
 		w.collect(r, p, false)
 	default:
 		w.collect(r, p, true)
@@ -302,14 +336,23 @@ func (w *world) end() (killed bool) {
 	if !old.Cut() {
 		old.CutAfter(-1)
 	}
+	gap := w.hold != nil && w.gaps()
 	if killed = w.rng.IntN(4) == 0 && !old.Cut(); killed {
 		w.seen["kill"]++
+		if gap {
+			w.seen["kill behind a late one"]++
+		}
 		w.unsettled = true
 		w.d = old.Kill()
+		w.release()
 		abandon(s)
 	} else {
 		w.unsettled = false
+		if gap {
+			w.seen["cut behind a late one"]++
+		}
 		w.d = old.Crash(w.rng)
+		w.release()
 		if err := s.Close(); err != nil && !old.Cut() {
 			w.t.Errorf("close: %v", err)
 		}
@@ -319,12 +362,13 @@ func (w *world) end() (killed bool) {
 		must(w.t, old.Arena().Check())
 	}
 	must(w.t, w.d.Check())
-	w.lender = newLender(w.t, w.rng.Uint64(), 64) // with the process, what was on its way has ended
+	w.lender = newLender(w.t, w.rng.Uint64(), lent) // with the process, what was on its way has ended
 	for _, r := range w.ranges {
 		r.head = nil
 		for _, p := range r.producers {
 			p.flying = nil
 		}
 	}
+	w.aloft = 0
 	return killed
 }
