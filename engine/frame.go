@@ -192,7 +192,7 @@ func (p *Producer) fits(h *record.Head, size int) error {
 	case int(h.FrameLen) != size:
 		return fmt.Errorf("%w: the frame has %d bytes, and says %d", record.ErrCorrupt, size, h.FrameLen)
 	case h.Flags != 0:
-		return fmt.Errorf("%w: a mark or a void frame has no records", record.ErrCorrupt)
+		return fmt.Errorf("%w: a frame with flags %#x, which are the engine's", record.ErrCorrupt, h.Flags)
 	case h.Producer != p.opts.ID:
 		return fmt.Errorf("%w: the frame is of producer %d, sent as producer %d", record.ErrCorrupt, h.Producer, p.opts.ID)
 	case (h.FirstSeq == 0) != p.opts.NotIdempotent:
@@ -296,7 +296,9 @@ func (c *Consumer) gather(src *source) {
 	for {
 		at, h := len(p.Frames), &src.batch.Head
 		p.Frames = append(p.Frames, src.batch.Frame()...)
-		record.Stamp(p.Frames[at:], h.Base, h.Durable, 0)
+		sent := *h
+		sent.Flags = 0 // whether it was lent matters where it lies
+		sent.Put(p.Frames[at:], 0)
 		p.Next = h.Next()
 		c.pos[src.id], c.marks[src.id] = p.Next, p.Mark
 		src.batch = nil

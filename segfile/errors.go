@@ -47,6 +47,7 @@ type Hole struct {
 	Offset           uint64 // of the first record in it
 	Records          uint64 // how many offsets it covers; 0 when only padding or marks are gone
 	Accepted         bool   // somebody who may decide it accepted the loss
+	Lent             bool   // the payload of a lent frame, which readers skip and say so; of [Verify] alone
 }
 
 // HoleError is what reading at a hole answers: an [ErrDamaged]. A reader that may

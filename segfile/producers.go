@@ -126,7 +126,7 @@ func (t *ProducerTable) Seen(id, seq uint64, pos uint32) bool {
 // Update notes a batch that was placed: not a void one, whose producer is to find all
 // as it was before. It allocates only for a new producer.
 func (t *ProducerTable) Update(h *record.Head) {
-	if h.FirstSeq == 0 || h.Flags != 0 {
+	if h.FirstSeq == 0 || h.Mark() || h.Void() {
 		return
 	}
 	p := t.producers[h.Producer]

@@ -347,7 +347,7 @@ func (r *Reader) hole(h Hole) error {
 
 // Scan calls fn for every frame of the segment from the one at pos on, marks
 // included, after it held it against its checksums. The frame is good until fn
-// returns. Offsets that are left out, as where a frame was turned to zeros, which look
+// returns, and nil where it is a lent one whose payload is damaged. Offsets that are left out, as where a frame was turned to zeros, which look
 // like padding, are a [CorruptError].
 func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte) error) error {
 	buf := make([]byte, windowMax)
@@ -372,8 +372,10 @@ func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte)
 			return err
 		}
 		err = Walk(frames, pos, r.hdr.Salt, func(pos int64, h record.Head, frame []byte) error {
-			if _, err := record.Check(frame, r.hdr.Salt); err != nil {
+			if _, err := record.Check(frame, r.hdr.Salt); err != nil && !h.Lent() {
 				return &CorruptError{File: r.name, Byte: pos, Reason: err.Error()}
+			} else if err != nil {
+				frame = nil
 			}
 			if err := gap(h.Base); err != nil {
 				return err
@@ -389,7 +391,8 @@ func (r *Reader) Scan(pos int64, fn func(pos int64, h record.Head, frame []byte)
 }
 
 // Replay brings a producer table up to date with the segment's frames: the table
-// at the end of the segment before, where this one's is not known.
+// at the end of the segment before, where this one's is not known. It takes nothing from
+// payloads, so that one of a lent frame may be damaged.
 func (r *Reader) Replay(t *ProducerTable) error {
 	return r.Scan(DataStart, func(_ int64, h record.Head, _ []byte) error {
 		t.Update(&h)

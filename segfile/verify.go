@@ -208,13 +208,16 @@ func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err er
 			return 0, err
 		}
 		next = min(next, end.Position)
-		if !ok {
+		if !ok && !h.Lent() {
 			s.problem(pos, "the frame's payload does not match its checksum")
 			s.hole(Hole{Position: pos, Length: next - pos, Offset: s.tally.next, Records: uint64(h.Count)})
 			s.tally.next = h.Next()
 			return next, nil
 		}
 		switch {
+		case !ok: // its head counts as any other's
+			s.problem(pos, fmt.Sprintf("the payload of a lent frame does not match its checksum: its producer changed it while it was written, or it was damaged since; reads skip its %d records, and go on behind it", h.Count))
+			s.rep.Holes = append(s.rep.Holes, Hole{Position: pos, Length: next - pos, Offset: h.Base, Records: uint64(h.Count), Lent: true})
 		case h.Mark():
 			s.rep.Marks++
 		case h.Void():
@@ -231,6 +234,9 @@ func (s *scrub) frame(r *recovery, pos int64, end fence.End) (next int64, err er
 		from := pos + int64(h.FrameLen)
 		if next, err = s.following(r, alignFrame(from), next, end); err != nil {
 			return 0, err
+		}
+		if !ok {
+			s.rep.Holes[len(s.rep.Holes)-1].Length = next - pos
 		}
 		return next, s.zeros(from, next, "padding behind a frame is not zero")
 	}

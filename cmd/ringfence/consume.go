@@ -224,7 +224,7 @@ func (p *printer) print(page engine.Page) error {
 	for _, skip := range page.Skips {
 		why := "retention removed them, or their producer changed them while they were written"
 		if skip.Damaged {
-			why = "they were damaged or missing, and their loss was accepted"
+			why = "they were damaged or missing, and their loss was accepted, or their producer damaged them while they were written"
 		}
 		p.report.Skipped += skip.Offsets
 		fmt.Fprintf(p.err, "ringfence: range %d: %s from %d on are gone: %s\n", skip.Range, plural(skip.Offsets, "offset"), skip.From, why)

@@ -24,7 +24,9 @@ func (a *app) segmentAcceptLossCommand() *cobra.Command {
 		Long: `Put the stretches of a closed segment that cannot be read on record as lost. Reads
 then skip them and report what they skipped, where they failed before. The segment
 file itself is not changed; the record lies beside it and can be removed again.
-Do this only when no other copy of the records exists.
+Do this only when no other copy of the records exists. Batches that were written from memory
+of their producer (serve --shm-trusted-uids) and are damaged are skipped without it; with it,
+'segment verify' takes them for known.
 
 A file that is missing is given up whole: all that the metadata says was in it. A file
 that is there but has no readable header can be given up too, once it is moved out of
@@ -76,6 +78,7 @@ func (a *app) acceptLoss(d disk.Disk, name, file string, yes bool) error {
 			return usageError{errors.New("nothing was changed; type yes, or give --yes")}
 		}
 	}
+	before := skipped(rep.Holes)
 	holes, err := segfile.AcceptLoss(d, name)
 	if err != nil {
 		return err
@@ -83,6 +86,10 @@ func (a *app) acceptLoss(d disk.Disk, name, file string, yes bool) error {
 	return a.report(holesJSON(holes), func() {
 		if records == 0 {
 			a.printf("%s: no record is lost; the damage is on record, and reads skip it from now on\n", file)
+			return
+		}
+		if before {
+			a.printf("%s: the loss of %s is on record; reads skipped them before, and do so still\n", file, plural(records, "record"))
 			return
 		}
 		a.printf("%s: the loss of %s is on record; reads skip them from now on\n", file, plural(records, "record"))

@@ -144,6 +144,7 @@ type frameReport struct {
 	Byte     int64  `json:"byte"`
 	Mark     bool   `json:"mark,omitempty"`
 	Void     bool   `json:"void,omitempty"` // the records were not stored
+	Lent     bool   `json:"lent,omitempty"` // written from memory of their producer
 	Length   uint32 `json:"length"`
 	Codec    string `json:"codec"`
 	Records  uint32 `json:"records"`
@@ -156,7 +157,7 @@ type frameReport struct {
 }
 
 func (p *dumper) head(pos int64, h record.Head) error {
-	r := frameReport{Byte: pos, Mark: h.Mark(), Void: h.Void(), Length: h.FrameLen, Codec: h.Codec.String(), Records: h.Count, Base: h.Base,
+	r := frameReport{Byte: pos, Mark: h.Mark(), Void: h.Void(), Lent: h.Lent(), Length: h.FrameLen, Codec: h.Codec.String(), Records: h.Count, Base: h.Base,
 		Producer: fmt.Sprintf("%016x", h.Producer), FirstSeq: h.FirstSeq, LastSeq: h.LastSeq, PrevSeq: h.PrevSeq, Durable: h.Durable}
 	if p.json {
 		return json.NewEncoder(p.out).Encode(r)
@@ -167,12 +168,17 @@ func (p *dumper) head(pos int64, h record.Head) error {
 		what = "mark"
 	case r.Void:
 		what = "void: " + what
+	case r.Lent:
+		what = "lent: " + what
 	}
 	_, err := fmt.Fprintf(p.out, "%d\t%d bytes\t%s\t%s\tdurable before: %d\n", r.Byte, r.Length, r.Codec, what, r.Durable)
 	return err
 }
 
 func (p *dumper) hole(h segfile.Hole) error {
+	if h.Lent {
+		return p.note("frame at byte %d is damaged: %d records from offset %d are missing here, which reads skip: their producer changed them while they were written from its memory, or they were damaged since", h.Position, h.Records, h.Offset)
+	}
 	return p.note("%d bytes from byte %d cannot be read: %d records from offset %d are missing here", h.Length, h.Position, h.Records, h.Offset)
 }
 

@@ -88,6 +88,7 @@ type holeReport struct {
 	Offset   uint64 `json:"offset"`
 	Records  uint64 `json:"records"`
 	Accepted bool   `json:"accepted"`
+	Lent     bool   `json:"lent,omitempty"` // reads skip it, accepted or not
 }
 
 type cutReport struct {
@@ -158,8 +159,11 @@ func (a *app) printVerdict(v *segfile.Verdict, settled bool) {
 func (a *app) printHoles(holes []segfile.Hole) {
 	for _, h := range holes {
 		state := "reads fail there"
-		if h.Accepted {
+		switch {
+		case h.Accepted:
 			state = "its loss was accepted: reads skip it and say so"
+		case h.Lent:
+			state = "its producer's memory was written from: reads skip it and say so"
 		}
 		a.printf("  hole      %s from byte %d, %s from offset %d: %s\n", plural(h.Length, "byte"), h.Position, plural(h.Records, "record"), h.Offset, state)
 	}

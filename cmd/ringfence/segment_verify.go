@@ -192,6 +192,8 @@ func whatNext(file string, rep segfile.Report, err error) string {
 		return ""
 	case rep.FileSize == 0:
 		return copied + "; without one, move it out of the data directory: 'ringfence segment accept-loss' of its name gives up what was in it"
+	case unaccepted(rep.Holes) && skipped(rep.Holes):
+		return copied + "; without one it can stay: reads skip what is lost and say so. 'ringfence segment accept-loss " + file + "' puts on record that this is known"
 	case unaccepted(rep.Holes):
 		return copied + "; without one, 'ringfence segment accept-loss " + file + "' lets reads skip what is lost"
 	}
@@ -209,6 +211,11 @@ func foreign(err error) error {
 
 func unaccepted(holes []segfile.Hole) bool {
 	return slices.ContainsFunc(holes, func(h segfile.Hole) bool { return !h.Accepted })
+}
+
+// skipped says whether reads skip all that is lost, whatever was accepted.
+func skipped(holes []segfile.Hole) bool {
+	return !slices.ContainsFunc(holes, func(h segfile.Hole) bool { return !h.Accepted && !h.Lent })
 }
 
 func (a *app) printProblems(problems []*segfile.CorruptError) {

@@ -64,7 +64,9 @@ type Skip struct {
 	Range   uint32
 	From    uint64
 	Offsets uint64
-	// Damaged: they were damaged, or their file is missing, and their loss was accepted.
+	// Damaged: they were damaged, or their file is missing, and their loss was accepted; or
+	// they are a batch that was written from memory that its producer lent, and are not what
+	// was acknowledged: the producer changed them and changed them back meanwhile, most likely.
 	// Otherwise retention took them, or they were never acknowledged: a producer that
 	// lends its memory changed it while it was written.
 	Damaged bool

@@ -55,7 +55,7 @@ func newPage(m *wire.Page, raw []byte, topic fence.TopicID) (*page, error) {
 		switch {
 		case err != nil:
 			return nil, bad("byte %d: %v", len(raw)-len(rest), err)
-		case h.Flags != 0 || int(h.FrameLen) > len(rest):
+		case h.Mark() || h.Void() || h.Lent() && p.salt == 0 || int(h.FrameLen) > len(rest):
 			return nil, bad("byte %d: a frame without records, or one of %d bytes in %d", len(raw)-len(rest), h.FrameLen, len(rest))
 		case len(rest) == len(raw) && h.Base < at && at < h.Next():
 			// The first frame may begin before.

@@ -16,12 +16,17 @@ type DamageError struct {
 	File string // its path
 	Byte int64  // where what is damaged begins
 	Err  error
+	Lent bool // it is the payload of a lent frame, and readers go on behind it
 }
 
 func (e *DamageError) Error() string {
 	why := e.Err.Error()
 	if f := (*record.FrameError)(nil); errors.As(e.Err, &f) {
 		why = "a frame is corrupt: " + f.Reason // the byte that it names is another count
+	}
+	if e.Lent {
+		return fmt.Sprintf("%v at byte %d: %s: its producer changed it while it was written from memory that it lent, or it was damaged since: reads skip its records, and go on behind it: 'ringfence segment verify %s' says what else is; where the device is to blame put the file back from a copy",
+			ErrDamaged, e.Byte, why, e.File)
 	}
 	return fmt.Sprintf("%v at byte %d: %s: 'ringfence segment verify %s' says what else is; put the file back from a copy, or give what is lost up with 'ringfence segment accept-loss'",
 		ErrDamaged, e.Byte, why, e.File)

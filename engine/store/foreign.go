@@ -25,14 +25,21 @@ import (
 // ordinary one that was not acknowledged.
 //
 // What this cannot see is memory that was changed and changed back while the device read
-// it. That is damage to the frame like any other: whoever reads it is told. A start that
+// it, so the header says that the frame was lent (record.FlagLent). Where its payload does
+// not verify, that is damage to be told, but of this producer's records alone: readers go
+// on behind it with a skip (Scanner), and what it says of its producer holds, for the
+// header was written from memory of our own. A start that
 // finds such damage behind what was proved durable takes all from there on for torn, so
 // what others send starts only once a foreign frame is durable (behindStranger).
+//
+// A frame that is copied before it is written, as one that is compressed or trimmed, is not
+// lent any more, and a void frame never was.
 
 // stampForeign makes a, whose offset is known, what f writes: the header goes to memory
 // that is not looked at for it.
 func (f *flush) stampForeign(a *Append) {
 	f.lent = a
+	a.head.Flags = record.FlagLent
 	f.seg.writer.Doubt(a.head.Next())
 	a.head.Put(a.stamp[:], f.seg.meta.Salt)
 	copy(a.Frame, a.stamp[:])

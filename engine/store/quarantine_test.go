@@ -184,7 +184,7 @@ func TestNewerFormatIsLeftAlone(t *testing.T) {
 		},
 		"frame": func(b []byte, salt uint64) {
 			h := b[segfile.DataStart+4096:]
-			binary.LittleEndian.PutUint16(h[4:], 2)
+			binary.LittleEndian.PutUint16(h[4:], 3)
 			binary.LittleEndian.PutUint32(h[124:], crc32.Update(uint32(salt*0x9e3779b97f4a7c15>>32), castagnoli, h[:124]))
 		},
 	} {

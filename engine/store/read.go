@@ -83,7 +83,9 @@ func (s *Segment) ScanTime(ms int64) (*Scanner, error) {
 
 // Next returns the next batch that holds an offset still wanted. The batch is valid
 // until the following call. io.EOF says that there is nothing more below the commit
-// mark now; on a fenced segment that is for good. ErrDamaged names file and byte.
+// mark now; on a fenced segment that is for good. ErrDamaged names file and byte. A lent
+// frame whose records are damaged is no error but Skipped: who lent it is to blame, and can
+// keep nobody from reading on.
 func (sc *Scanner) Next() (*record.Batch, error) {
 	b, err := sc.step()
 	if err != nil {
@@ -158,6 +160,12 @@ func (sc *Scanner) step() (*record.Batch, error) {
 			if sc.pastHole(sc.pos) {
 				continue
 			}
+			if head.Lent() { // the header holds, so all but its own records is known
+				s.note(&DamageError{File: s.path(), Byte: sc.pos, Err: err, Lent: true})
+				sc.pass(head.Next(), true)
+				sc.skip(size)
+				continue
+			}
 			return nil, sc.damaged(sc.pos, err)
 		}
 		sc.batch = batch
@@ -185,7 +193,7 @@ func (s *Segment) Holes() ([]segfile.Hole, error) {
 // Skipped are offsets that a Next moved past.
 type Skipped struct {
 	From, Offsets uint64
-	Damaged       bool // at least some of them, and somebody accepted the loss; else they are void
+	Damaged       bool // at least some of them: somebody accepted the loss, or their frame was lent; else they are void
 }
 
 // Skipped returns, once, what Next moved past right before the batch or the error

@@ -143,7 +143,7 @@
 //
 // A Produce carries one record frame of at most the max_frame of OpenProducerReply,
 // plain or compressed. It is as a producer writes it: with the checksums of salt 0, the id
-// as its producer, and sequences that start above 0 and ascend from frame to frame:
+// as its producer, no flags, and sequences that start above 0 and ascend from frame to frame:
 // on one handle each frame begins above the end of the one before, but that one of the last
 // 32 may come again as it was; who sends more again opens the producer again; with unnumbered they are all 0. What its head has as base, prev and
 // durable does not matter: the server sets them anew. Frames of one producer are stored in
@@ -184,15 +184,16 @@
 // from first up to, not including, next are the page's; first and last frame may have
 // others. skips are offsets that were moved past because nothing is stored there any
 // more, or ever was, and may come without any frame. Every frame of a page has records:
-// one with flags is not sent. With caught_up there was nothing more.
+// a mark or a void frame is not sent. With caught_up there was nothing more.
 //
 // With salt 0 the server has verified the frames, they follow one another without
-// padding, and their head's checksum is that of salt 0. A request with stored allows
+// padding, and their head's checksum is that of salt 0 and their flags are 0. A request with stored allows
 // another kind of page, which costs the server less: frames as they lie in a file. Then
 // salt is theirs, not 0, and nobody has looked at more than their heads. Each begins a
 // multiple of 64 bytes behind the begin of the page. Behind a frame the next one begins
 // at the next such multiple, or, as long as the four bytes there are zero, 64 bytes on;
-// there are less than 4,096 such bytes, and none behind the last frame. What the server
+// there are less than 4,096 such bytes, and none behind the last frame. Some may be lent
+// frames, which are of version 2 and flags 4 and else like all others. What the server
 // cannot read of the file comes as zeros. So a client verifies every frame, and where one
 // is damaged or missing it opens a consumer at its place and asks again without stored: the
 // server then says what is wrong there.

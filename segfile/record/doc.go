@@ -6,7 +6,8 @@
 // [HeaderSize] bytes, and the same frame lies in segment files, goes to followers
 // and to consumers; whoever stores it only puts a [Stamp] on the header. A mark is
 // a frame without records whose payload belongs to package segfile; a void frame stands
-// where a frame was not stored after all, so that offsets and positions stay.
+// where a frame was not stored after all, so that offsets and positions stay. A lent frame
+// was written from memory that its producer could change, and says so.
 //
 // [Verify] is the one gate that foreign bytes pass: from a file, a socket or
 // another process's memory. It takes time linear in the frame and the records it

@@ -62,6 +62,22 @@ func TestGolden(t *testing.T) {
 			t.Errorf("reads %+v, %q", b.Head, b.Payload())
 		}
 	})
+	t.Run("lent", func(t *testing.T) {
+		built := mustBuild(t, 0xabcd, 4, many)
+		Stamp(built, 1000, 1<<20, 0)
+		frame := lentOf(t, built, testSalt)
+		pinned := golden(t, "lent", frame)
+		if !bytes.Equal(frame, pinned) {
+			t.Errorf("builds\n%swant\n%s", hex.Dump(frame), hex.Dump(pinned))
+		}
+		b := mustVerify(t, pinned, testSalt)
+		if !b.Head.Lent() || b.Head.Void() || b.Head.Mark() || b.Head.Base != 1000 || b.Head.Durable != 1<<20 {
+			t.Errorf("reads %+v", b.Head)
+		}
+		if d := difference(&b, 0xabcd, many); d != "" {
+			t.Error(d)
+		}
+	})
 	t.Run("void", func(t *testing.T) {
 		built := mustBuild(t, 0xabcd, 4, many)
 		Stamp(built, 1000, 1<<20, testSalt)

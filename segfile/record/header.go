@@ -12,9 +12,10 @@ import (
 //
 //	off size field
 //	  0    4 magic     "RFrm"
-//	  4    2 version   1
+//	  4    2 version   1; 2 of a lent frame
 //	  6    1 codec     0 none, 1 s2, 2 zstd
-//	  7    1 flags     bit 0: a mark, no records; bit 1: void, its records are not stored
+//	  7    1 flags     one at most. bit 0: a mark, no records; bit 1: void, its records are
+//	                   not stored; bit 2: lent, in version 2 alone
 //	  8    4 frame     length of header and payload
 //	 12    4 payload   length of the payload as it lies here
 //	 16    4 raw       length of the payload decompressed
@@ -44,12 +45,21 @@ import (
 //
 // A void frame takes the place of a frame that was not stored, offsets and all: its
 // header is that frame's, but that the payload is zeros, whatever the codec was.
+//
+// A lent frame was written from memory that its producer could change all the while. Its
+// header is the writer's own, as with any other, and so is a header that does not verify
+// damage like any other; a payload that does not verify is, most likely, what the producer
+// made of it, so it is that producer's loss alone: readers say so and go on behind it. It has
+// a version of its own because a program that does not know the flag is to refuse the file
+// as a newer one's, and not to take such a frame for damage. Only who stores frames makes
+// one lent: none is sent, or answered, as one with salt 0.
 const (
 	HeaderSize = 128
 	FrameAlign = 64 // where frames start inside a flush
 
-	magic   = "RFrm"
-	version = 1
+	magic       = "RFrm"
+	version     = 1
+	versionLent = 2 // the last one
 
 	offVersion  = 4
 	offCodec    = 6
@@ -85,10 +95,11 @@ const (
 	_ = uint(offZeroA - offHash - 8)
 )
 
-// Flags of frames from which no record can be read.
+// Flags. From a mark and from a void frame no record can be read.
 const (
 	FlagMark = 1 << iota // there never were any
 	FlagVoid             // they were not stored, and nobody was told that they were
+	FlagLent             // they were written from memory that their producer could change
 )
 
 // Head is a frame header, read.
@@ -115,6 +126,17 @@ func (h *Head) Mark() bool { return h.Flags&FlagMark != 0 }
 // Void says whether the frame stands for records that were not stored.
 func (h *Head) Void() bool { return h.Flags&FlagVoid != 0 }
 
+// Lent says whether the payload was written from memory that its producer could change.
+func (h *Head) Lent() bool { return h.Flags&FlagLent != 0 }
+
+// version is the format that the frame needs its readers to know.
+func (h *Head) version() uint16 {
+	if h.Lent() {
+		return versionLent
+	}
+	return version
+}
+
 // Next is the offset after the frame's last record.
 func (h *Head) Next() uint64 { return h.Base + uint64(h.Count) }
 
@@ -132,7 +154,7 @@ func (h *Head) Put(b []byte, salt uint64) {
 	b = b[:HeaderSize:HeaderSize]
 	le := binary.LittleEndian
 	copy(b, magic)
-	le.PutUint16(b[offVersion:], version)
+	le.PutUint16(b[offVersion:], h.version())
 	b[offCodec], b[offFlags] = uint8(h.Codec), h.Flags
 	le.PutUint32(b[offFrame:], h.FrameLen)
 	le.PutUint32(b[offPayload:], h.PayloadLen)
@@ -176,10 +198,9 @@ func ParseHead(b []byte, salt uint64) (Head, error) {
 	if le.Uint32(b[offCRC:]) != headerCRC(b, salt) {
 		return Head{}, errCRC
 	}
-	if v := le.Uint16(b[offVersion:]); v > version {
-		return Head{}, fmt.Errorf("%w (version %d, this build reads %d)", ErrVersion, v, version)
-	} else if v < version {
-		return Head{}, corrupt(offVersion, "unknown version")
+	v := le.Uint16(b[offVersion:])
+	if v > versionLent {
+		return Head{}, fmt.Errorf("%w (version %d, this build reads %d)", ErrVersion, v, versionLent)
 	}
 	h := Head{
 		Codec:      Codec(b[offCodec]),
@@ -206,6 +227,9 @@ func ParseHead(b []byte, salt uint64) (Head, error) {
 	if err := h.check(); err != nil {
 		return Head{}, err
 	}
+	if v != h.version() {
+		return Head{}, corrupt(offVersion, "unknown version, or one that has no such flags")
+	}
 	return h, nil
 }
 
@@ -214,7 +238,7 @@ func (h *Head) check() error {
 	switch {
 	case h.Codec > codecs:
 		return corrupt(offCodec, "unknown codec")
-	case h.Flags > FlagVoid: // there is one of them at most
+	case h.Flags > FlagLent || h.Flags&(h.Flags-1) != 0: // there is one of them at most
 		return corrupt(offFlags, "unknown flags")
 	case h.FrameLen < HeaderSize || h.FrameLen > MaxFrame:
 		return corrupt(offFrame, "frame length out of bounds")

@@ -74,6 +74,19 @@ func voidOf(h Head, salt uint64) []byte {
 	return frame
 }
 
+// lentOf makes a frame of Finish what it is when it is written from memory that was lent.
+func lentOf(tb testing.TB, frame []byte, salt uint64) []byte {
+	tb.Helper()
+	h, err := ParseHead(frame, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h.Flags = FlagLent
+	frame = bytes.Clone(frame)
+	h.Put(frame, salt)
+	return frame
+}
+
 func mustVerify(tb testing.TB, frame []byte, salt uint64) Batch {
 	tb.Helper()
 	b, err := Verify(frame, salt, new(Scratch))
@@ -125,7 +138,7 @@ func difference(b *Batch, producer uint64, records []sequenced) string {
 func restamp(frame []byte, salt uint64) {
 	le := binary.LittleEndian
 	copy(frame, magic)
-	le.PutUint16(frame[offVersion:], version)
+	le.PutUint16(frame[offVersion:], (&Head{Flags: frame[offFlags]}).version())
 	le.PutUint32(frame[offFrame:], uint32(len(frame)))
 	le.PutUint32(frame[offPayload:], uint32(len(frame)-HeaderSize))
 	if Codec(frame[offCodec]) == None {

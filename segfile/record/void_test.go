@@ -43,7 +43,8 @@ func TestVoidRefused(t *testing.T) {
 	}
 	for name, edit := range map[string]func(b []byte){
 		"both flags":     func(b []byte) { b[offFlags] = FlagMark | FlagVoid },
-		"a later flag":   func(b []byte) { b[offFlags] = FlagVoid << 1 },
+		"lent, too":      func(b []byte) { b[offFlags] = FlagVoid | FlagLent },
+		"a later flag":   func(b []byte) { b[offFlags] = FlagLent << 1 },
 		"compressed":     func(b []byte) { b[offCodec] = byte(Zstd) },
 		"a byte left":    func(b []byte) { b[len(b)-1] = 1 },
 		"a byte in it":   func(b []byte) { b[HeaderSize+70] = 1 },

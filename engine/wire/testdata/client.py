@@ -301,7 +301,8 @@ def read_records(frames, salt=0):
     while at < len(page):
         frames = page[at:]
         (magic, version, codec, flags, length, _, _, count, base, min_time, _, _, _, _, _, _, _, digest, _, crc) = HEADER.unpack_from(frames)
-        if magic != b"RFrm" or version != 1 or flags != 0 or crc != crc32c(frames[: HEADER.size - 4], salt):
+        kinds = [(1, 0), (2, 4)] if salt else [(1, 0)]  # the other is lent
+        if magic != b"RFrm" or (version, flags) not in kinds or crc != crc32c(frames[: HEADER.size - 4], salt):
             raise ValueError("no record frame, or a damaged one")
         payload, at = frames[HEADER.size : length], at + length
         if salt:  # as they lie in a file
