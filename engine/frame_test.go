@@ -156,13 +156,19 @@ func TestFramesRefused(t *testing.T) {
 	good := frameOf(t, 7, 1, "a", "b")
 	mark, err := record.BuildMark(make([]byte, 4096), []byte("mark"))
 	must(t, err)
+	lent := slices.Clone(good)
+	h, err := record.ParseHead(lent, 0)
+	must(t, err)
+	h.Flags = record.FlagLent
+	h.Put(lent, 0)
 	long := append(slices.Clone(good), 0, 0, 0, 0, 0, 0, 0, 0)
 	for name, bad := range map[string][]byte{
-		"of another producer": frameOf(t, 8, 1, "a"),
-		"without sequences":   frameOf(t, 7, 0, "a"),
-		"a mark":              mark,
-		"with bytes behind":   long,
-		"cut":                 good[:len(good)-1],
+		"of another producer":  frameOf(t, 8, 1, "a"),
+		"without sequences":    frameOf(t, 7, 0, "a"),
+		"a mark":               mark,
+		"that says it is lent": lent,
+		"with bytes behind":    long,
+		"cut":                  good[:len(good)-1],
 	} {
 		if _, _, err := sendFrame(t, p, bad); err == nil {
 			t.Errorf("a frame %s was taken", name)

@@ -489,6 +489,15 @@ func TestC10_LentMemoryIsScribbledOver(t *testing.T) {
 // verifyFiles verifies every segment file of a directory.
 func verifyFiles(t *testing.T, dir string) {
 	t.Helper()
+	if n := lentDamage(t, dir); n > 0 {
+		t.Errorf("%d records of lent frames are damaged", n)
+	}
+}
+
+// lentDamage verifies every segment file of a directory, and counts the records of lent
+// frames that are damaged, which is all that may be.
+func lentDamage(t *testing.T, dir string) (records uint64) {
+	t.Helper()
 	log := filepath.Join(dir, "log")
 	files, err := filepath.Glob(filepath.Join(log, segfile.TopicsDir, "*", "*.seg"))
 	if err != nil || len(files) == 0 {
@@ -499,10 +508,19 @@ func verifyFiles(t *testing.T, dir string) {
 	defer d.Close()
 	for _, file := range files {
 		name := strings.TrimPrefix(file, log+"/")
-		if rep, err := segfile.Verify(d, name, nil); err != nil || len(rep.Problems) > 0 {
+		rep, err := segfile.Verify(d, name, nil)
+		lent := 0
+		for _, h := range rep.Holes {
+			if h.Lent {
+				lent++
+				records += h.Records
+			}
+		}
+		if len(rep.Problems) != lent || len(rep.Holes) != lent || (err != nil) != (lent > 0) {
 			t.Errorf("%s: %v %v", name, err, rep.Problems)
 		}
 	}
+	return records
 }
 
 // Frames that turned void leave a gap of which every kind of reader tells, and which no
