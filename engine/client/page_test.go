@@ -20,6 +20,18 @@ func TestStoredPages(t *testing.T) {
 		record.Stamp(f, base, 0, salt)
 		return f
 	}
+	flagged := func(base uint64, flag uint8, salt uint64) []byte {
+		f := frame(base)
+		h, err := record.ParseHead(f, 1<<40)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Flags = flag; flag == record.FlagVoid {
+			h = h.AsVoid()
+		}
+		h.Put(f, salt)
+		return f
+	}
 	zeros := func(n int) []byte { return make([]byte, n) }
 	a, b := frame(0), frame(1)
 	size := len(a)
@@ -33,6 +45,8 @@ func TestStoredPages(t *testing.T) {
 		ok   bool
 	}{
 		"one":                     {[][]byte{a}, 1, true},
+		"a lent one":              {[][]byte{flagged(0, record.FlagLent, salt), zeros(align), b}, 2, true},
+		"a void one":              {[][]byte{flagged(0, record.FlagVoid, salt), zeros(align), b}, 2, false},
 		"aligned":                 {[][]byte{a, zeros(align), b}, 2, true},
 		"in the next block":       {[][]byte{a, zeros(4096 - size), b}, 2, true},
 		"behind the longest gap":  {[][]byte{a, zeros(align + 63*64), b}, 2, true},
@@ -58,6 +72,13 @@ func TestStoredPages(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			p.next = p.batch.Head.Next()
+		}
+	}
+	// What the server has verified has no flags.
+	for _, flag := range []uint8{0, record.FlagLent} {
+		m := &wire.Page{Next: 1, Cursor: fakeCursor(1)}
+		if _, err := newPage(m, flagged(0, flag, 0), fakeTopic); (err == nil) != (flag == 0) || err != nil && !errors.Is(err, ErrProtocol) {
+			t.Errorf("a verified frame with flags %#x: %v", flag, err)
 		}
 	}
 }
