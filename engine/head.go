@@ -350,11 +350,13 @@ func (e *Engine) roller() {
 // fenceStats measures fences, from the last append taken to the latch.
 type fenceStats struct {
 	n, nanos, worst atomic.Int64
+	by              store.DurationCounter
 }
 
 func (f *fenceStats) note(d time.Duration) {
 	f.n.Add(1)
 	f.nanos.Add(int64(d))
+	f.by.Note(d)
 	for {
 		w := f.worst.Load()
 		if int64(d) <= w || f.worst.CompareAndSwap(w, int64(d)) {

@@ -16,6 +16,7 @@ type Stats struct {
 	Fences    int64
 	FenceMean time.Duration // from the call to the latch on disk
 	FenceMax  time.Duration
+	FenceTook store.Durations
 	Arena     int64 // bytes
 	ArenaUsed int64
 	Uptime    time.Duration
@@ -25,7 +26,7 @@ type Stats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		IO: e.store.Disk().Info(), Store: e.store.Stats(), Metadata: e.host.Stats(),
-		Fences: e.fences.n.Load(), FenceMax: time.Duration(e.fences.worst.Load()),
+		Fences: e.fences.n.Load(), FenceMax: time.Duration(e.fences.worst.Load()), FenceTook: e.fences.by.Read(),
 		Arena: e.arena.Size(), ArenaUsed: e.arena.InUse(), Uptime: time.Since(e.start),
 	}
 	if s.Fences > 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/server"
+	"github.com/ringfence/ringfence/engine/store"
 )
 
 // sample is what the numbers are taken from, at one moment.
@@ -23,10 +24,32 @@ type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	tell func(s *sample, emit func(v float64, labels ...string))
+	took func(s *sample) store.Durations // in place of these two: it is a histogram
 }
 
 func described(name, help string, kind prometheus.ValueType, labels []string, tell func(*sample, func(float64, ...string))) metric {
-	return metric{prometheus.NewDesc("ringfence_"+name, help, labels, nil), kind, tell}
+	return metric{desc: prometheus.NewDesc("ringfence_"+name, help, labels, nil), kind: kind, tell: tell}
+}
+
+// durations is a histogram of times.
+func durations(name, help string, took func(engine.Stats) store.Durations) metric {
+	return metric{desc: prometheus.NewDesc("ringfence_"+name, help, nil, nil), took: func(s *sample) store.Durations { return took(s.engine) }}
+}
+
+// collect sends what the metric is now.
+func (m *metric) collect(now *sample, ch chan<- prometheus.Metric) {
+	if m.took == nil {
+		m.tell(now, func(v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+		})
+		return
+	}
+	d := m.took(now)
+	upTo := map[float64]uint64{}
+	for i, n := range d.UpTo {
+		upTo[store.DurationBound(i).Seconds()] = n
+	}
+	ch <- prometheus.MustNewConstHistogram(m.desc, d.Count, d.Sum.Seconds(), upTo)
 }
 
 func counter(name, help string, value func(engine.Stats, server.Stats) float64) metric {
@@ -56,6 +79,15 @@ var allMetrics = slices.Concat([]metric{
 	counter("damage_total", "Damaged stretches that were met in files of segments, each once: when they were opened, checked behind the start, or read.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Damages) }),
 	counter("changed_frames_total", "Frames in memory of their producers that were changed while they were written.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Changed) }),
 	counter("void_frames_total", "Frames that were not stored for that: those, and what their producers sent behind them.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Voided) }),
+	durations("flush_seconds", "How long durable writes took, from when the disk was given one.", func(e engine.Stats) store.Durations { return e.Store.Latency }),
+	gauge("queued_frames", "Frames that were taken and not yet given to the disk.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.QueuedAppends) }),
+	gauge("queued_bytes", "Bytes of those.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.QueuedBytes) }),
+	gauge("unconfirmed_bytes", "How far commit marks are behind, together: bytes that were given to the disk and are not durable, or not everything before them.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.UnconfirmedBytes) }),
+	durations("fence_seconds", "How long fences took, from asking for one to its latch on disk.", func(e engine.Stats) store.Durations { return e.FenceTook }),
+	gauge("stored_bytes", "Bytes of the segment files, up to where they are durable.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.StoredBytes) }),
+	gauge("free_bytes", "Free space of their file system, at the last look.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.FreeBytes) }),
+	gauge("recovered_segments", "Segments that an earlier process had left open, and this one closed when it started.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Store.Recovered) }),
+	gauge("recovery_seconds", "How long it took to look at all segments when this process started.", func(e engine.Stats, _ server.Stats) float64 { return e.Store.RecoveryTook.Seconds() }),
 	counter("fences_total", "Segments that were closed.", func(e engine.Stats, _ server.Stats) float64 { return float64(e.Fences) }),
 	gauge("fence_mean_seconds", "Mean time from asking for a fence to its latch on disk.", func(e engine.Stats, _ server.Stats) float64 { return e.FenceMean.Seconds() }),
 	gauge("fence_max_seconds", "Longest such time.", func(e engine.Stats, _ server.Stats) float64 { return e.FenceMax.Seconds() }),
@@ -70,8 +102,10 @@ var allMetrics = slices.Concat([]metric{
 	counter("connections_accepted_total", "Connections that were taken.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Accepted) }),
 	counter("connections_refused_total", "Connections that were one too many.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Refused) }),
 	counter("connections_cut_off_total", "Connections that were ended for what the client did or left undone.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.CutOff) }),
-	counter("requests_total", "Requests of clients.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Requests) }),
-	counter("requests_failed_total", "Requests that were answered with an error.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Failed) }),
+	described("requests_total", "Requests of clients, by what they ask for, as the protocol calls it.", prometheus.CounterValue, []string{"request"},
+		func(s *sample, emit func(float64, ...string)) { each(s.server.RequestsBy, emit) }),
+	described("requests_failed_total", "Requests that were answered with an error, by its reason, as the protocol calls it.", prometheus.CounterValue, []string{"reason"},
+		func(s *sample, emit func(float64, ...string)) { each(s.server.FailedBy, emit) }),
 	counter("received_bytes_total", "Bytes of requests.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Received) }),
 	counter("sent_bytes_total", "Bytes of answers and pages.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.Sent) }),
 	gauge("request_bytes", "Memory that requests take until they are answered, without the arena's.", func(_ engine.Stats, s server.Stats) float64 { return float64(s.HeapBytes) }),
@@ -99,6 +133,12 @@ var allMetrics = slices.Concat([]metric{
 			}
 		}),
 }, sharedMetrics)
+
+func each(counts map[string]int64, emit func(float64, ...string)) {
+	for name, n := range counts {
+		emit(float64(n), name)
+	}
+}
 
 // Who asks for the lags of groups has them looked up, so there are not many, and not long.
 const (
@@ -128,8 +168,6 @@ func (c metrics) Collect(ch chan<- prometheus.Metric) {
 	defer stop()
 	now.lags, _, _ = s.engine.GroupLags(ctx, mostLags) // an engine that is closed has none
 	for _, m := range allMetrics {
-		m.tell(&now, func(v float64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
-		})
+		m.collect(&now, ch)
 	}
 }

@@ -268,6 +268,7 @@ func TestMetricsOfGroups(t *testing.T) {
 	ok(t, "", "topic", "split", "t", "0")
 	ok(t, "", "consume", "t", "--group", "alone", "--max", "40")
 	ok(t, "", "consume", "t", "--group", "shared", "--member", "a") // and leaves
+	fails(t, exitNotFound, "none", "", "topic", "describe", "none")
 	_, body := get(t, s.adminURL(t)+"/metrics")
 	for _, line := range []string{
 		`ringfence_group_lag_records{group="alone",topic="t"} 60`, `ringfence_group_lag_records{group="shared",topic="t"} 0`,
@@ -275,6 +276,14 @@ func TestMetricsOfGroups(t *testing.T) {
 	} {
 		if strings.Count(body, line+"\n") != 1 {
 			t.Errorf("not once: %s in\n%s", line, grepped(body, "group"))
+		}
+	}
+	for _, some := range []string{
+		"flush_seconds_count", `flush_seconds_bucket{le="+Inf"}`, "flush_seconds_sum", "fence_seconds_count", "stored_bytes", "free_bytes", "recovery_seconds",
+		`requests_total{request="Produce"}`, `requests_failed_total{reason="no_such_topic"}`,
+	} {
+		if !regexp.MustCompile(`(?m)^ringfence_` + regexp.QuoteMeta(some) + ` .*[1-9]`).MatchString(body) {
+			t.Errorf("no %s in\n%s", some, grepped(body, "seconds|bytes|requests"))
 		}
 	}
 	if strings.Contains(body, "ringfence_group_generations_total 0\n") {

@@ -162,12 +162,15 @@ func TestServe(t *testing.T) {
 		if name == "ringfence_group_lag_records" || strings.HasPrefix(name, "ringfence_shm_user_") {
 			continue // there is no group, and nobody shares memory; TestMetricsOfGroups and TestSharedFrontends have some
 		}
-		if strings.Count(body, "# HELP "+name+" ") != 1 || !regexp.MustCompile(`(?m)^`+name+`({[^}]*})? [0-9]`).MatchString(body) {
+		if strings.Count(body, "# HELP "+name+" ") != 1 || !regexp.MustCompile(`(?m)^`+name+`(_count)?({[^}]*})? [0-9]`).MatchString(body) {
 			t.Errorf("/metrics does not tell %s once", name)
 		}
 	}
 	if !strings.Contains(body, "\nringfence_connections 2\n") {
 		t.Errorf("two connections are not counted:\n%s", body)
+	}
+	if !strings.Contains(body, "\nringfence_requests_total{request=\"Hello\"} 2\n") {
+		t.Errorf("two hellos are not counted:\n%s", body)
 	}
 	if got := s.find(t, `msg=setting name=socket value=\S+ source=(\S+)`); got != "flag" {
 		t.Errorf("the socket's setting is from %q", got)

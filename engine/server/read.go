@@ -49,7 +49,7 @@ func (c *conn) next() error {
 	if err != nil {
 		return err
 	}
-	c.s.count.requests.Add(1)
+	c.s.count.requests.add(h.Key)
 	c.s.count.received.Add(wire.HeadSize + int64(h.Length))
 	if c.who.Load() == nil {
 		return c.enter(h)
@@ -231,7 +231,7 @@ func (c *conn) patience() context.Context {
 // fail answers a request with an error.
 func (c *conn) fail(h wire.Head, err error) {
 	e := told(err)
-	c.s.count.failed.Add(1)
+	c.s.count.failed.add(e.Code)
 	if e.Code == wire.CodeInternal {
 		c.s.log.Warn("request failed for a reason that has no code of its own", "connection", c.id, "request", h.Key.String(), "error", err)
 	}

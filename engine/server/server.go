@@ -46,7 +46,10 @@ type Server struct {
 
 // counters are what happened since the server was made.
 type counters struct {
-	accepted, refused, cutOff, requests, failed, received, sent atomic.Int64
+	accepted, refused, cutOff, received, sent atomic.Int64
+
+	requests *named[wire.Key]
+	failed   *named[wire.Code]
 
 	sharesRefused atomic.Int64 // connections of users who may not share memory
 }
@@ -58,15 +61,17 @@ type Stats struct {
 	Refused     int64 // connections that were one too many
 	CutOff      int64 // connections that ended for what the client did or left undone
 	Requests    int64
-	Failed      int64 // requests that were answered with an error
-	Received    int64 // bytes of requests
-	Sent        int64 // bytes of answers and pages
-	HeapBytes   int64 // taken by requests now, but for memory of the engine
-	PageBytes   int64 // taken by pages now
-	Groups      int   // with members, now
-	Members     int   // of all of them
-	Generations int64 // how often it changed who reads what
-	HandOvers   int64 // ranges that went from one member to another
+	Failed      int64            // requests that were answered with an error
+	RequestsBy  map[string]int64 // what was asked, by the names of the protocol
+	FailedBy    map[string]int64 // what was answered, likewise
+	Received    int64            // bytes of requests
+	Sent        int64            // bytes of answers and pages
+	HeapBytes   int64            // taken by requests now, but for memory of the engine
+	PageBytes   int64            // taken by pages now
+	Groups      int              // with members, now
+	Members     int              // of all of them
+	Generations int64            // how often it changed who reads what
+	HandOvers   int64            // ranges that went from one member to another
 	Shared      SharedStats
 }
 
@@ -82,6 +87,7 @@ func New(e Engine, o Options) (*Server, error) {
 		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
 		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
 	}
+	s.count.requests, s.count.failed = countNamed(wire.Keys()), countNamed(wire.Codes())
 	s.sharers = newSharers(&s.opts.Sharing)
 	return s, nil
 }
@@ -246,11 +252,12 @@ func (s *Server) Stats() Stats {
 	s.mu.Unlock()
 	st := Stats{
 		Connections: n, Accepted: s.count.accepted.Load(), Refused: s.count.refused.Load(), CutOff: s.count.cutOff.Load(),
-		Requests: s.count.requests.Load(), Failed: s.count.failed.Load(),
 		Received: s.count.received.Load(), Sent: s.count.sent.Load(),
 		HeapBytes: s.opts.TotalBytes - s.heap.left(), PageBytes: s.opts.TotalBytes - s.pages.left(),
 		Shared: s.sharedStats(),
 	}
+	st.Requests, st.RequestsBy = s.count.requests.read()
+	st.Failed, st.FailedBy = s.count.failed.read()
 	s.groups.stats(&st)
 	return st
 }

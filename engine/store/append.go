@@ -267,4 +267,5 @@ type counters struct {
 	flushes, flushBytes, payloadBytes atomic.Uint64
 	failures, damages                 atomic.Uint64
 	changed, voided                   atomic.Uint64
+	latency                           DurationCounter // of flushes
 }

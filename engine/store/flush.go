@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -34,9 +35,10 @@ type flush struct {
 	frames  int64     // bytes of frames without padding
 	aloft   int64     // bytes of frames, as they were given
 	records uint64
-	lent    *Append // the only one, when what is written lies in memory of others
-	changed bool    // and it was changed meanwhile
-	kept    []byte  // a copy of it as it was found unchanged, for readers of the tail
+	began   time.Time // it was given to the disk; the submitter's, then under mu
+	lent    *Append   // the only one, when what is written lies in memory of others
+	changed bool      // and it was changed meanwhile
+	kept    []byte    // a copy of it as it was found unchanged, for readers of the tail
 	mending *mending
 	voided  int  // of heads
 	aside   bool // part of a checkpoint; there are no appends

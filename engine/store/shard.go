@@ -218,6 +218,7 @@ func (sh *shard) launch(lead bool) {
 		pushed := 0
 		for _, f := range sh.starting {
 			if f.prepare() {
+				f.began = sh.store.opts.Now()
 				if err := sh.q.Push(&f.op); err != nil {
 					// The disk is closed: depth was checked. Once Push took it the flush is the queue's.
 					f.op.Err, f.idle = err, true
@@ -303,6 +304,9 @@ func (f *flush) settle() {
 		f.seg.unsettled--
 	}
 	f.seg.spoilt = f.seg.spoilt || f.changed
+	if f.op.Err == nil && !f.idle {
+		f.seg.store.count.latency.Note(f.seg.store.opts.Now().Sub(f.began))
+	}
 	if s := f.seg; f.op.Err != nil && s.failed == nil {
 		s.failed = storageError(f.op.Err)
 		s.store.count.failures.Add(1)

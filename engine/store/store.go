@@ -98,6 +98,9 @@ type Store struct {
 	stopPool context.CancelFunc
 	tasks    sync.WaitGroup
 
+	recovered    int // by Open, like the next
+	recoveryTook time.Duration
+
 	mu       sync.Mutex // guards the maps; never held across I/O
 	segments map[fence.SegmentID]*Segment
 	births   map[fence.SegmentID]bool // in Create
@@ -120,10 +123,12 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 		tight:    make(chan struct{}, 1),
 		quit:     make(chan struct{}),
 	}
+	began := opts.Now()
 	rec, err := s.start(report)
 	if err != nil {
 		return nil, nil, errors.Join(err, s.release())
 	}
+	s.recovered, s.recoveryTook = len(rec.Recovered), opts.Now().Sub(began)
 	s.lookAtSpace()
 	s.tasks.Go(s.watchSpace)
 	s.tasks.Go(s.watchStalls)
@@ -443,6 +448,15 @@ type Stats struct {
 	Changed, Voided       uint64 // frames that were changed while they were written, and those that turned void for it
 	OutOfSpace            bool
 	ArenaBytes, ArenaUsed int
+
+	Latency          Durations // of flushes, from when the disk was given one until it was durable
+	QueuedAppends    int       // appends that are not given to the disk yet
+	QueuedBytes      int64     // their frames
+	UnconfirmedBytes int64     // of frames that the disk has and that are not durable, or not behind everything before them
+	StoredBytes      int64     // in segment files, up to where they are durable
+	FreeBytes        uint64    // of the file system, at the last look
+	Recovered        int       // segments that an earlier process had left open
+	RecoveryTook     time.Duration
 }
 
 // Stats returns the counts.
@@ -454,14 +468,33 @@ func (s *Store) Stats() Stats {
 		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
 		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), Damages: c.damages.Load(), Changed: c.changed.Load(), Voided: c.voided.Load(), OutOfSpace: s.full.Load(),
 		ArenaBytes: int(s.disk.Arena().Size()), ArenaUsed: int(s.disk.Arena().InUse()),
+		Latency: c.latency.Read(), FreeBytes: s.free.Load(), Recovered: s.recovered, RecoveryTook: s.recoveryTook,
 	}
 	s.mu.Lock()
 	st.Segments = len(s.segments)
+	var open []*Segment
 	for _, seg := range s.segments {
+		st.StoredBytes += seg.durable.Load()
 		if _, ok := seg.Fenced(); !ok {
-			st.Open++
+			open = append(open, seg)
 		}
 	}
 	s.mu.Unlock()
+	st.Open = len(open)
+	for _, seg := range open {
+		seg.depth(&st)
+	}
 	return st
+}
+
+// depth adds what s has on its way.
+func (s *Segment) depth(st *Stats) {
+	if s.shard == nil {
+		return
+	}
+	s.shard.mu.Lock()
+	defer s.shard.mu.Unlock()
+	st.QueuedAppends += s.queue.len()
+	st.QueuedBytes += s.queued
+	st.UnconfirmedBytes += s.aloft
 }

@@ -1,6 +1,10 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // Code says why a request failed. It is an error itself, to test for with errors.Is.
 type Code uint16
@@ -127,6 +131,9 @@ var codeNames = map[Code]string{
 	CodeTooManyConnections: "too_many_connections",
 	CodeWriteFailed:        "write_failed",
 }
+
+// Codes are those that this version has.
+func Codes() []Code { return slices.Sorted(maps.Keys(codeNames)) }
 
 func (c Code) String() string {
 	if s, ok := codeNames[c]; ok {

@@ -133,6 +133,16 @@ func (x *exchange) table(flags uint16) *table {
 	return nil
 }
 
+// Keys are those that this version has.
+func Keys() (all []Key) {
+	for k := range exchanges {
+		if exchanges[k].name != "" {
+			all = append(all, Key(k))
+		}
+	}
+	return all
+}
+
 // Known says whether this version has the key.
 func (k Key) Known() bool { return exchangeOf(k) != nil }
 
