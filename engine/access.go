@@ -13,6 +13,8 @@ import (
 type access struct {
 	changes atomic.Uint64 // counted before they are answered
 
+	change sync.RWMutex // held while a change is checked and made, alone if it takes something away
+
 	mu  sync.Mutex // held while the copy is made
 	now atomic.Pointer[accessView]
 }

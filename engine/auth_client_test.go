@@ -14,6 +14,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,6 +85,7 @@ func TestRevokedOnALiveConnection(t *testing.T) {
 	ctx, e := within(t), open(t, t.TempDir(), Options{})
 	newTopic(t, e, "orders")
 	write, read := Grant{Kind: cp.OnTopic, Op: cp.Produce, Pattern: "orders"}, Grant{Kind: cp.OnTopic, Op: cp.Consume, Pattern: "orders"}
+	firstUser(t, e)
 	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{write, read}}))
 	c, err := dialAs(t, guarded(t, e, AuthOptions{}, server.Options{}), "alice", rightSecret, nil)
 	must(t, err)
@@ -277,5 +279,53 @@ func TestAdministrationOverTheNetwork(t *testing.T) {
 			must(t, a.DeleteUser(ctx, name))
 			is(t, a.DeleteUser(ctx, name), ErrNoSuchUser)
 		})
+	}
+}
+
+// Users never lock themselves out: the first one is an administrator, and the last
+// administrator stays, for a linked program and for a client.
+func TestLastAdministrator(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	anyone, err := dialAs(t, guarded(t, e, AuthOptions{Open: true}, server.Options{}), "", "", nil)
+	must(t, err)
+	orders, users := Grant{Kind: cp.OnTopic, Op: cp.Produce, Pattern: "orders"}, Grant{Kind: cp.OnCluster, Op: cp.Users, Pattern: "*"}
+	for name, a := range map[string]api.Access{"linked": e, "client": anyone} {
+		is(t, a.PutUser(ctx, name, rightSecret, UserOptions{Grants: []Grant{orders}}), ErrLastAdministrator, "user add NAME --admin")
+		is(t, a.PutUser(ctx, name, rightSecret, UserOptions{Replace: true}), ErrNoSuchUser)
+	}
+	if list, err := anyone.Users(ctx); err != nil || len(list) != 0 {
+		t.Fatalf("users %v, %v", list, err)
+	}
+	must(t, anyone.PutUser(ctx, "root", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
+	admin, err := dialAs(t, guarded(t, e, AuthOptions{}, server.Options{}), "root", rightSecret, nil)
+	must(t, err)
+	for name, a := range map[string]api.Access{"linked": e, "client": admin} {
+		t.Run(name, func(t *testing.T) {
+			is(t, a.Revoke(ctx, "root", cp.Administrator), ErrLastAdministrator, "acl grant")
+			must(t, a.PutUser(ctx, name, rightSecret, UserOptions{Grants: []Grant{orders}}))
+			is(t, a.DeleteUser(ctx, "root"), ErrLastAdministrator)
+			must(t, a.Revoke(ctx, name, orders))
+			must(t, a.Grant(ctx, "root", users)) // who may change users gets there again
+			must(t, a.Revoke(ctx, "root", cp.Administrator))
+			is(t, a.Revoke(ctx, "root", users), ErrLastAdministrator)
+			must(t, a.Grant(ctx, "root", cp.Administrator))
+			must(t, a.Revoke(ctx, "root", users))
+			must(t, a.Grant(ctx, name, cp.Administrator)) // there is another one now
+			must(t, a.Revoke(ctx, name, cp.Administrator))
+			must(t, a.DeleteUser(ctx, name))
+		})
+	}
+	must(t, e.DeleteUser(ctx, "root")) // the last user: nobody is locked out
+	must(t, e.PutUser(ctx, "a", "", UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.PutUser(ctx, "b", "", UserOptions{Grants: []Grant{cp.Administrator}}))
+	var both [2]error
+	var deleting sync.WaitGroup
+	must(t, e.PutUser(ctx, "c", "", UserOptions{}))
+	for i, name := range []string{"a", "b"} {
+		deleting.Go(func() { both[i] = e.DeleteUser(ctx, name) })
+	}
+	deleting.Wait()
+	if (both[0] == nil) == (both[1] == nil) {
+		t.Errorf("two administrators deleted at once: %v", both)
 	}
 }

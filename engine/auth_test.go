@@ -91,8 +91,15 @@ func (g *gate) want(code wire.Code, from, mechanism, user, secret string) server
 	return who
 }
 
+// firstUser makes an administrator, without whom there are no other users.
+func firstUser(t testing.TB, e *Engine) {
+	t.Helper()
+	must(t, e.PutUser(t.Context(), "first", "", UserOptions{Grants: []Grant{cp.Administrator}}))
+}
+
 func TestMechanisms(t *testing.T) {
 	ctx, e := t.Context(), open(t, t.TempDir(), Options{})
+	firstUser(t, e)
 	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{}))
 	must(t, e.PutUser(ctx, "robot", "", UserOptions{}))
 	tok, secret, err := e.CreateToken(ctx, "robot", TokenOptions{Expires: e.opts.now().Add(time.Hour)})
@@ -140,6 +147,7 @@ func TestMechanisms(t *testing.T) {
 // password is not, elsewhere.
 func TestLockout(t *testing.T) {
 	ctx, e := t.Context(), open(t, t.TempDir(), Options{})
+	firstUser(t, e)
 	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{}))
 	g := newGate(t, e, AuthOptions{})
 	fail := func(user string) {
@@ -187,6 +195,7 @@ func TestLockout(t *testing.T) {
 // neighbours neither, unless they share its network.
 func TestAttemptsOfAnAddress(t *testing.T) {
 	ctx, e := t.Context(), open(t, t.TempDir(), Options{})
+	firstUser(t, e)
 	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{}))
 	_, secret, err := e.CreateToken(ctx, "alice", TokenOptions{})
 	must(t, err)
@@ -257,6 +266,7 @@ func TestPermissions(t *testing.T) {
 	}
 	denied(0, nobody, server.OpUsers, "")
 	must(t, g.spend(nobody, 1<<30, 1<<30))
+	firstUser(t, e)
 	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{}))
 	if g.open() {
 		t.Error("with a user it is open")
@@ -360,6 +370,7 @@ func TestQuota(t *testing.T) {
 // A change is seen by whoever asks after it was answered, also while others ask.
 func TestAccessIsNeverOld(t *testing.T) {
 	ctx, e := t.Context(), open(t, t.TempDir(), Options{})
+	firstUser(t, e)
 	must(t, e.PutUser(ctx, "alice", "", UserOptions{}))
 	asking, stop := context.WithCancel(ctx)
 	var others sync.WaitGroup

@@ -186,6 +186,7 @@ func TestSharedReaderMayReadOneTopic(t *testing.T) {
 		fillSegment(t, e, topic, "of "+topic)
 	}
 	may := Grant{Kind: cp.OnTopic, Op: cp.Consume, Pattern: "mine"}
+	firstUser(t, e)
 	must(t, e.PutUser(within(t), "alice", rightSecret, UserOptions{Grants: []Grant{may}}))
 	so := server.Options{}
 	e.Authenticator(AuthOptions{}).Guard(&so)

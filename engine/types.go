@@ -174,14 +174,15 @@ var (
 	ErrChanged          = api.ErrChanged          // lent memory is left alone until it is released
 	ErrTimeout          = api.ErrTimeout          // it may still take effect
 
-	ErrNoSuchUser      = api.ErrNoSuchUser      // make it first
-	ErrUserExists      = api.ErrUserExists      // give it another password, or delete it first
-	ErrInvalidUser     = api.ErrInvalidUser     // 1 to 255 bytes of UTF-8 without control characters
-	ErrInvalidPassword = api.ErrInvalidPassword // 12 to 1024 bytes
-	ErrInvalidGrant    = api.ErrInvalidGrant    // the operation is not one of the kind's, or the pattern is none
-	ErrNoSuchGrant     = api.ErrNoSuchGrant
-	ErrNoSuchToken     = api.ErrNoSuchToken
-	ErrInvalidToken    = api.ErrInvalidToken // its name, or it would have expired already
+	ErrNoSuchUser        = api.ErrNoSuchUser      // make it first
+	ErrUserExists        = api.ErrUserExists      // give it another password, or delete it first
+	ErrInvalidUser       = api.ErrInvalidUser     // 1 to 255 bytes of UTF-8 without control characters
+	ErrInvalidPassword   = api.ErrInvalidPassword // 12 to 1024 bytes
+	ErrInvalidGrant      = api.ErrInvalidGrant    // the operation is not one of the kind's, or the pattern is none
+	ErrNoSuchGrant       = api.ErrNoSuchGrant
+	ErrNoSuchToken       = api.ErrNoSuchToken
+	ErrLastAdministrator = api.ErrLastAdministrator // make one first
+	ErrInvalidToken      = api.ErrInvalidToken      // its name, or it would have expired already
 
 	ErrInvalidCursor = api.ErrInvalidCursor // start over from a group, a time, the start or the end
 	ErrForeignCursor = api.ErrForeignCursor // a topic made anew under the same name is another one

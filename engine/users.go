@@ -18,8 +18,9 @@ import (
 
 // PutUser makes a user who may do nothing but what o.Grants allows, or with o.Replace
 // gives one another password. Connections that are logged in stay. With password "" the
-// user has none, and logs in with a token or a certificate. Errors: ErrInvalidUser,
-// ErrInvalidPassword, ErrInvalidGrant, ErrUserExists, ErrNoSuchUser.
+// user has none, and logs in with a token or a certificate. The first user has to be an
+// administrator. Errors: ErrInvalidUser, ErrInvalidPassword, ErrInvalidGrant,
+// ErrUserExists, ErrNoSuchUser, ErrLastAdministrator.
 func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptions) error {
 	for _, err := range []error{api.CheckUser(name), api.CheckPassword(password), api.CheckGrants(o.Grants...)} {
 		if err != nil {
@@ -39,7 +40,8 @@ func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptio
 
 // DeleteUser forgets a user with grants, tokens and quota. What his connections ask for
 // next is refused. Where nobody has to log in while there are no users, see
-// [AuthOptions], that holds again after the last one. Error: ErrNoSuchUser.
+// [AuthOptions], that holds again after the last one. The last administrator stays while
+// there are other users. Errors: ErrNoSuchUser, ErrLastAdministrator.
 func (e *Engine) DeleteUser(ctx context.Context, name string) error {
 	if _, err := e.user(ctx, name); err != nil {
 		return err
@@ -82,7 +84,8 @@ func (e *Engine) Grant(ctx context.Context, user string, g Grant) error {
 }
 
 // Revoke takes a grant back, for connections that are open as well. What other grants of
-// the user cover he still may. Errors: ErrInvalidGrant, ErrNoSuchUser, ErrNoSuchGrant.
+// the user cover he still may. Errors: ErrInvalidGrant, ErrNoSuchUser, ErrNoSuchGrant,
+// ErrLastAdministrator.
 func (e *Engine) Revoke(ctx context.Context, user string, g Grant) error {
 	if err := api.CheckGrants(g); err != nil {
 		return ofUser(user, err)
@@ -225,7 +228,65 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 		return err
 	}
 	defer e.end()
+	if takesAway(cmd) { // two administrators who delete each other would both be allowed to
+		e.access.change.Lock()
+		defer e.access.change.Unlock()
+	} else {
+		e.access.change.RLock()
+		defer e.access.change.RUnlock()
+	}
+	known, err := e.accessNow()
+	if err == nil {
+		err = keepsAdministrator(known, cmd)
+	}
+	if err != nil {
+		return err
+	}
 	return fromHost(e.command("", cmd).Err)
+}
+
+func takesAway(cmd cp.Command) bool {
+	_, deletes := cmd.(cp.DeleteUser)
+	grant, ok := cmd.(cp.SetGrant)
+	return deletes || ok && grant.Revoke
+}
+
+// keepsAdministrator refuses what would leave users and none who can change them: they
+// would have locked themselves out.
+func keepsAdministrator(known *cp.Access, cmd cp.Command) error {
+	var u *cp.User
+	var left []Grant // his, behind it
+	switch cmd := cmd.(type) {
+	case cp.PutUser:
+		if known.Len() == 0 && !cmd.Replace && !administers(cmd.Grants) {
+			return fmt.Errorf("%w: the first user has to be one, who can make the others: 'ringfence user add NAME --admin', "+
+				"in a program cp.Administrator among the Grants", ErrLastAdministrator)
+		}
+	case cp.DeleteUser:
+		if known.Len() > 1 { // nobody has to log in after the last one, or a start makes one
+			u = known.User(cmd.Name)
+		}
+	case cp.SetGrant:
+		if u = known.User(cmd.User); u != nil && cmd.Revoke {
+			left = slices.DeleteFunc(slices.Clone(u.Grants), func(g Grant) bool { return g == cmd.Grant })
+		} else {
+			u = nil
+		}
+	}
+	if u == nil || !administers(u.Grants) || administers(left) {
+		return nil
+	}
+	for other := range known.Users() {
+		if other != u && administers(other.Grants) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: it is the last one; make another one first: 'ringfence acl grant NAME all cluster'", ErrLastAdministrator)
+}
+
+// administers: whoever may change users can become an administrator by himself.
+func administers(grants []Grant) bool {
+	return (&cp.User{Grants: grants}).Allows(cp.OnCluster, cp.Users, "")
 }
 
 // ofUser adds the user to an error.

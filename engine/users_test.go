@@ -86,6 +86,7 @@ func TestUserAdministration(t *testing.T) {
 	is("short", e.PutUser(ctx, "alice", "short", UserOptions{}), ErrInvalidPassword)
 	is("grant", e.PutUser(ctx, "alice", "", UserOptions{Grants: []Grant{{}}}), ErrInvalidGrant)
 	is("absent", e.PutUser(ctx, "alice", "", UserOptions{Replace: true}), ErrNoSuchUser)
+	firstUser(t, e)
 	is("put", e.PutUser(ctx, "alice", "long enough for it", UserOptions{Grants: []Grant{orders}}), nil)
 	_, _, err := e.CreateToken(ctx, "alice", TokenOptions{Name: "\u009b2J"})
 	is("token", err, ErrInvalidToken)
@@ -94,7 +95,7 @@ func TestUserAdministration(t *testing.T) {
 	is("quota", e.SetQuota(ctx, "alice", Quota{Records: 5}), nil)
 	is("quota", e.SetQuota(ctx, "carol", Quota{}), ErrNoSuchUser)
 	users, err := e.Users(ctx)
-	if err != nil || len(users) != 2 || users[0].Name != "alice" || !users[0].Password || users[0].Grants != 1 || users[0].Quota.Records != 5 ||
+	if err != nil || len(users) != 3 || users[0].Name != "alice" || !users[0].Password || users[0].Grants != 1 || users[0].Quota.Records != 5 ||
 		users[1].Name != "bob" || users[1].Password || time.Since(users[1].Created) > time.Hour {
 		t.Errorf("users: %+v, %v", users, err)
 	}
@@ -141,7 +142,7 @@ func TestUserAdministration(t *testing.T) {
 	is("token", e.DeleteToken(ctx, tok.ID), nil)
 	is("delete", e.DeleteUser(ctx, "carol"), ErrNoSuchUser)
 	is("delete", e.DeleteUser(ctx, "bob"), nil)
-	if users, err := e.Users(ctx); err != nil || len(users) != 1 {
+	if users, err := e.Users(ctx); err != nil || len(users) != 2 {
 		t.Errorf("users: %+v, %v", users, err)
 	}
 }

@@ -160,7 +160,7 @@ func exitCode(err error) int {
 		return exitDamaged
 	case errors.As(err, &nf), is(engine.ErrNoSuchTopic, engine.ErrNoSuchGroup, engine.ErrNoSuchPolicy, engine.ErrNoSuchUser, engine.ErrNoSuchGrant, engine.ErrNoSuchToken, engine.ErrNoSuchRange, cp.ErrNoSuchSegment):
 		return exitNotFound
-	case errors.As(err, &con), is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
+	case errors.As(err, &con), is(engine.ErrTopicExists, engine.ErrUserExists, engine.ErrLastAdministrator, engine.ErrPolicyInUse, client.ErrGroupInUse, client.ErrMemberReplaced, engine.ErrNotBuddies, engine.ErrCannotSplit, engine.ErrRangeSealed, cp.ErrSegmentActive, engine.ErrNotMissing):
 		return exitConflict
 	case errors.As(err, &away), is(client.ErrUnavailable):
 		return exitUnreachable

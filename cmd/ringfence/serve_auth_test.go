@@ -105,6 +105,7 @@ func TestServeUsers(t *testing.T) {
 	if out := ok(t, "", "user", "ls"); !strings.Contains(out, "no users") {
 		t.Errorf("without users: %s", out)
 	}
+	fails(t, exitConflict, "--admin", "alice's own secret\n", "user", "add", "alice")
 	ok(t, "the admin's secret", "user", "add", "root", "--admin")
 	fails(t, exitDenied, "credentials", "", "topic", "ls")
 	as(t, "root", "the admin's secret")
@@ -171,7 +172,11 @@ func TestServeUsers(t *testing.T) {
 			t.Errorf("alice is %+v", u)
 		}
 	}
-	ok(t, "", "user", "delete", "alice")
+	fails(t, exitConflict, "make another one first", "", "user", "delete", "root", "--yes")
+	fails(t, exitConflict, "make another one first", "", "acl", "revoke", "root", "all", "cluster")
+	fails(t, exitUsage, "Delete user alice with 0 grants and 0 tokens? Type the user's name: \n", "yes\n", "user", "delete", "alice")
+	fails(t, exitUsage, "nothing was deleted", "", "user", "delete", "alice")
+	ok(t, "alice\n", "user", "delete", "alice")
 	as(t, "alice", "alice's own secret")
 	fails(t, exitDenied, "wrong", "", "topic", "ls")
 	s.find(t, `(what=DeleteUser user=root .* outcome=done about=alice)`)
@@ -180,6 +185,14 @@ func TestServeUsers(t *testing.T) {
 		t.Errorf("secrets are in the log:\n%s", log)
 	}
 	s.end(t)
+
+	fails(t, exitConflict, "make another one first", "", "user", "delete", "root", "--yes", "--data-dir", dir)
+	fresh := filepath.Join(t.TempDir(), "d")
+	ok(t, "", "topic", "create", "x", "--data-dir", fresh)
+	fails(t, exitConflict, "--admin", "alice's own secret\n", "user", "add", "alice", "--data-dir", fresh)
+	ok(t, "the admin's secret\n", "user", "add", "root", "--admin", "--data-dir", fresh)
+	fails(t, exitUsage, "It is the last user", "", "user", "delete", "root", "--data-dir", fresh)
+	ok(t, "", "user", "delete", "root", "--yes", "--data-dir", fresh)
 
 	open := serveIt(t, "--data-dir", dir, "--no-auth")
 	t.Setenv(serverVar, open.address(t))

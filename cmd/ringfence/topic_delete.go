@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 func (a *app) topicDeleteCommand() *cobra.Command {
@@ -42,5 +44,8 @@ func (a *app) topicDeleteCommand() *cobra.Command {
 func (a *app) confirm(question, want string) bool {
 	fmt.Fprint(a.err, question)
 	answer, _ := bufio.NewReader(a.in).ReadString('\n') // no answer is a no
+	if in, ok := a.in.(*os.File); !ok || !term.IsTerminal(int(in.Fd())) || !strings.HasSuffix(answer, "\n") {
+		fmt.Fprintln(a.err) // nobody typed the end of the line
+	}
 	return strings.TrimSpace(answer) == want
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -16,7 +17,8 @@ func (a *app) userCommand() *cobra.Command {
 		Use:   "user",
 		Short: "Users who may log in to a server, and their tokens",
 		Long: `Users who may log in to a server, and their tokens. Without a user a server that only
-this machine reaches lets everybody in; the first user ends that. What a user may do is
+this machine reaches lets everybody in; the first user, who has to be an administrator,
+ends that. What a user may do is
 granted with 'ringfence acl'; an administrator may do everything.
 
 The same commands work on a data directory that no server has open, also when nobody
@@ -133,12 +135,20 @@ func (a *app) putUser(ctx context.Context, name, file string, without bool, o ap
 }
 
 func (a *app) userDeleteCommand() *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Forget a user with grants, tokens and quota; open connections of his may do nothing more",
-		Args:  cobra.ExactArgs(1),
+		Long: `Forget a user with grants, tokens and quota; open connections of his may do nothing
+more. The last administrator stays while there are other users. After the last user a
+server that only this machine reaches lets everybody in again, and another one nobody
+until it starts again and makes an administrator.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				if err := a.confirmUser(ctx, l, args[0], yes); err != nil {
+					return err
+				}
 				if err := l.DeleteUser(ctx, args[0]); err != nil {
 					return err
 				}
@@ -146,6 +156,37 @@ func (a *app) userDeleteCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// confirmUser asks for a user's name before all that is his is forgotten.
+func (a *app) confirmUser(ctx context.Context, l api.Log, name string, yes bool) error {
+	if yes {
+		return nil // there may be too many users to look through for nothing
+	}
+	u, err := userNamed(ctx, l, name)
+	if err != nil {
+		return err
+	}
+	last := true
+	for other, err := range l.AllUsers(ctx) {
+		if err != nil {
+			return err
+		}
+		if last = other.Name == name; !last {
+			break
+		}
+	}
+	what := "Delete user %s with %s and %s? "
+	if last {
+		what += "It is the last user: a server that only this machine reaches lets everybody in then. "
+	}
+	what = fmt.Sprintf(what+"Type the user's name: ", u.Name, plural(u.Grants, "grant"), plural(u.Tokens, "token"))
+	if !a.confirm(what, u.Name) {
+		return usageError{errors.New("nothing was deleted; type the user's name, or give --yes")}
+	}
+	return nil
 }
 
 type userReport struct {

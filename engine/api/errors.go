@@ -45,15 +45,16 @@ var (
 
 // Refusals about users; test with errors.Is.
 var (
-	ErrNoSuchUser      = cp.ErrNoSuchUser                   // make it first
-	ErrUserExists      = cp.ErrUserExists                   // give it another password, or delete it first
-	ErrInvalidUser     = cp.ErrInvalidUser                  // 1 to 255 bytes of UTF-8 without control characters
-	ErrInvalidPassword = errors.New("password not allowed") // 12 to 1024 bytes
-	ErrInvalidGrant    = cp.ErrInvalidGrant                 // the operation is not one of the kind's, or the pattern is none
-	ErrNoSuchGrant     = errors.New("no such grant")        //
-	ErrNoSuchToken     = errors.New("no such token")        //
-	ErrInvalidToken    = cp.ErrInvalidToken                 // its name, or it would have expired already
-	ErrQuota           = errors.New("batch over the quota") // it has more than the user may send in a second: make smaller ones
+	ErrNoSuchUser        = cp.ErrNoSuchUser                               // make it first
+	ErrUserExists        = cp.ErrUserExists                               // give it another password, or delete it first
+	ErrInvalidUser       = cp.ErrInvalidUser                              // 1 to 255 bytes of UTF-8 without control characters
+	ErrInvalidPassword   = errors.New("password not allowed")             // 12 to 1024 bytes
+	ErrInvalidGrant      = cp.ErrInvalidGrant                             // the operation is not one of the kind's, or the pattern is none
+	ErrNoSuchGrant       = errors.New("no such grant")                    //
+	ErrNoSuchToken       = errors.New("no such token")                    //
+	ErrLastAdministrator = errors.New("nobody would be an administrator") // make one first
+	ErrInvalidToken      = cp.ErrInvalidToken                             // its name, or it would have expired already
+	ErrQuota             = errors.New("batch over the quota")             // it has more than the user may send in a second: make smaller ones
 )
 
 // Refusals of cursors; test with errors.Is.

@@ -46,13 +46,14 @@ var (
 	ErrMemberReplaced = api.ErrMemberReplaced // give each process a name of its own
 	ErrQuota          = api.ErrQuota          // a batch has more than the user may send in a second
 
-	ErrNoSuchUser      = api.ErrNoSuchUser
-	ErrUserExists      = api.ErrUserExists
-	ErrInvalidUser     = api.ErrInvalidUser
-	ErrInvalidPassword = api.ErrInvalidPassword
-	ErrInvalidGrant    = api.ErrInvalidGrant
-	ErrNoSuchGrant     = api.ErrNoSuchGrant
-	ErrNoSuchToken     = api.ErrNoSuchToken
+	ErrNoSuchUser        = api.ErrNoSuchUser
+	ErrUserExists        = api.ErrUserExists
+	ErrInvalidUser       = api.ErrInvalidUser
+	ErrInvalidPassword   = api.ErrInvalidPassword
+	ErrInvalidGrant      = api.ErrInvalidGrant
+	ErrNoSuchGrant       = api.ErrNoSuchGrant
+	ErrNoSuchToken       = api.ErrNoSuchToken
+	ErrLastAdministrator = api.ErrLastAdministrator // make one first
 
 	ErrInvalidCursor = api.ErrInvalidCursor
 	ErrForeignCursor = api.ErrForeignCursor
@@ -116,6 +117,7 @@ var meanings = map[wire.Code]error{
 	wire.CodeUserExists:         api.ErrUserExists,
 	wire.CodeNoSuchGrant:        api.ErrNoSuchGrant,
 	wire.CodeNoSuchToken:        api.ErrNoSuchToken,
+	wire.CodeLastAdministrator:  api.ErrLastAdministrator,
 	wire.CodeOutOfSpace:         ErrOutOfSpace,
 	wire.CodeOverloaded:         ErrOverloaded,
 	wire.CodeOutcomeUnknown:     ErrTimeout,

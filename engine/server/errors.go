@@ -47,6 +47,7 @@ var codes = []struct {
 	{api.ErrNoSuchGrant, wire.CodeNoSuchGrant},
 	{api.ErrNoSuchToken, wire.CodeNoSuchToken},
 	{api.ErrInvalidToken, wire.CodeInvalidToken},
+	{api.ErrLastAdministrator, wire.CodeLastAdministrator},
 	{api.ErrInvalidCursor, wire.CodeInvalidCursor},
 	{api.ErrForeignCursor, wire.CodeForeignCursor},
 	{api.ErrNotASource, wire.CodeNotASource},

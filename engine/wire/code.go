@@ -59,6 +59,7 @@ const (
 	CodeInvalidPassword    Code = 53
 	CodeInvalidGrant       Code = 54
 	CodeInvalidToken       Code = 55
+	CodeLastAdministrator  Code = 56
 
 	CodeOutOfSpace         Code = retryable | 1
 	CodeOverloaded         Code = retryable | 2
@@ -122,6 +123,7 @@ var codeNames = map[Code]string{
 	CodeInvalidPassword:    "invalid_password",
 	CodeInvalidGrant:       "invalid_grant",
 	CodeInvalidToken:       "invalid_token",
+	CodeLastAdministrator:  "last_administrator",
 	CodeOutOfSpace:         "out_of_space",
 	CodeOverloaded:         "overloaded",
 	CodeOutcomeUnknown:     "outcome_unknown",

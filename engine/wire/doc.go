@@ -335,6 +335,7 @@
 //	    53 invalid_password      it is too short or too long
 //	    54 invalid_grant         nothing of the kind can be granted
 //	    55 invalid_token         its name, or it would have expired already
+//	    56 last_administrator    there would be users, and none who can change them
 //	0x8001 out_of_space          nothing was stored; the disk is full
 //	0x8002 overloaded            too much is waiting
 //	0x8003 outcome_unknown       it may have been done, or yet be
