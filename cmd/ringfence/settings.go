@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,7 +17,8 @@ import (
 // A setting of a long-running command has one name everywhere: --NAME on the command
 // line, RINGFENCE_NAME in the environment (in capitals, with _ for -), "NAME = value"
 // in the file that --config names. The command line wins over the environment, and that
-// over the file. What nobody knows is refused: a misspelt limit is not a limit.
+// over the file. What nobody knows is refused: a misspelt limit is not a limit. Variables
+// of a service called ringfence are ignored.
 
 // dataDirSetting is one that every command has.
 const dataDirSetting = "data-dir"
@@ -70,7 +72,7 @@ func resolveSettings(cmd *cobra.Command, file string, environ []string, hidden .
 		return nil, err
 	}
 	for name, s := range fromEnv {
-		if !isSetting(flags, name) {
+		if !isSetting(flags, name) && !ofService(s) {
 			return nil, usageError{fmt.Errorf("%s is set, and there is no setting %q: see '%s --help'", s.Source, name, cmd.CommandPath())}
 		}
 	}
@@ -107,6 +109,20 @@ func resolveSettings(cmd *cobra.Command, file string, environ []string, hidden .
 		all = append(all, s)
 	})
 	return all, err
+}
+
+// serviceVariable is what Kubernetes, and links of Docker, put into the environment of
+// everybody near a service that is called ringfence, or like it: RINGFENCE_SERVICE_HOST,
+// RINGFENCE_SERVICE_PORT, RINGFENCE_PORT_4040_TCP_ADDR and so on; and RINGFENCE_PORT,
+// which is a URL there.
+var (
+	serviceVariable = regexp.MustCompile(`^RINGFENCE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+	servicePort     = regexp.MustCompile(`^RINGFENCE(_[A-Z0-9_]+)?_PORT=(tcp|udp|sctp)://`)
+)
+
+// ofService: nobody set it, and it is no misspelt setting.
+func ofService(s setting) bool {
+	return serviceVariable.MatchString(s.Source) || servicePort.MatchString(s.Source+"="+s.Value)
 }
 
 func isSetting(flags *pflag.FlagSet, name string) bool {

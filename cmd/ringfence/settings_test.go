@@ -91,6 +91,39 @@ func TestN01SettingsRefused(t *testing.T) {
 	}
 }
 
+// A service that is called ringfence puts variables into the environment of its
+// neighbours, the server too; what looks like them and is a mistake is still refused.
+func TestVariablesOfAService(t *testing.T) {
+	for v, want := range map[string]bool{
+		"RINGFENCE_SERVICE_HOST=10.0.0.7":                  true,
+		"RINGFENCE_SERVICE_PORT=4040":                      true,
+		"RINGFENCE_SERVICE_PORT_CLIENTS=4040":              true,
+		"RINGFENCE_PORT=tcp://10.0.0.7:4040":               true,
+		"RINGFENCE_PORT_4040_TCP=tcp://10.0.0.7:4040":      true,
+		"RINGFENCE_PORT_4040_TCP_PROTO=tcp":                true,
+		"RINGFENCE_PORT_4040_TCP_PORT=4040":                true,
+		"RINGFENCE_PORT_4040_TCP_ADDR=10.0.0.7":            true,
+		"RINGFENCE_ADMIN_SERVICE_HOST=10.0.0.7":            true, // of a service ringfence-admin
+		"RINGFENCE_ADMIN_PORT=tcp://10.0.0.7:4041":         true,
+		"RINGFENCE_ADMIN_PORT_4041_TCP=tcp://10.0.0.7:404": true,
+		"RINGFENCE_PORT=4040":                              false,
+		"RINGFENCE_PORTS=tcp://10.0.0.7:4040":              false,
+		"RINGFENCE_SERVICE=x":                              false,
+		"RINGFENCE_SERVICE_HOSTS=x":                        false,
+		"RINGFENCE_PORT_X_TCP=tcp://10.0.0.7:4040":         false,
+		"RINGFENCE_PORT_4040_TCP_ADRR=10.0.0.7":            false,
+	} {
+		cmd, _, _, _ := settingsCommand()
+		all, err := resolveSettings(cmd, "", []string{v})
+		if (err == nil) != want || err != nil && exitCode(err) != exitUsage {
+			t.Errorf("%s: %v", v, err)
+		}
+		if err == nil && len(all) != 3 {
+			t.Errorf("%s is listed: %v", v, all)
+		}
+	}
+}
+
 // The data directory can stand in the file, and the command line and the environment win
 // over it.
 func TestDataDirInFile(t *testing.T) {
