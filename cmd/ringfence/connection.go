@@ -44,6 +44,16 @@ type clientFlags struct {
 	from map[string]string // where a flag's value is from that the command line does not give
 }
 
+// onlyFlags takes back what the environment said: a context keeps what somebody named for
+// it.
+func (f *clientFlags) onlyFlags() {
+	for flag, value := range map[string]*string{"server-ca": &f.ca, "client-cert": &f.cert, "client-key": &f.key} {
+		if f.from[flag] != "" {
+			*value = ""
+		}
+	}
+}
+
 // said names a setting as it was given.
 func (f clientFlags) said(flag string) string { return cmp.Or(f.from[flag], "--"+flag) }
 

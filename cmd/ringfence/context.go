@@ -141,29 +141,26 @@ func (a *app) contextAddCommand() *cobra.Command {
 		Use:   "add NAME",
 		Short: "Keep the server that --server names; the first one is in use at once",
 		Long: `Keep a server under a name: its address, and how it is reached as 'ringfence help
-connection' says, by what the command line says and, where that says nothing, the
-environment. Passwords and tokens are not kept, only where a password's file is. The
-first context is in use at once.`,
+connection' says, as the flags of this command say. The environment is not kept, nor are
+passwords and tokens, only where a password's file is. The first context is in use at
+once.`,
 		Example: "  ringfence context add prod --server tls://log.example:4040 --server-ca ca.pem",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if args[0] == "" {
 				return usageError{errors.New("the name of a context is not empty")}
 			}
-			variable := func(flag, given string) string { // where the command line says nothing
-				value, _ := a.env(variableOf(flag))
-				return cmp.Or(given, value)
-			}
-			c := savedContext{Server: variable("server", a.client.server), User: variable("user", a.client.user)}
+			a.client.onlyFlags()
+			c := savedContext{Server: a.client.server, User: a.client.user}
 			if c.Server == "" {
 				return usageError{errors.New("which server? Give --server")}
 			}
 			if err := client.CheckAddress(c.Server); err != nil {
 				return err
 			}
-			secret := variable("password-file", a.client.passwordFile)
+			secret := a.client.passwordFile
 			if secret != "" && c.User == "" {
-				return usageError{fmt.Errorf("a password file, and no user: whose is it? Give --user, or set %s", userVar)}
+				return usageError{errors.New("a password file, and no user: whose is it? Give --user")}
 			}
 			for _, p := range []struct {
 				from string

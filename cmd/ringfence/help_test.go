@@ -114,8 +114,14 @@ func TestVariablesOfTheConnection(t *testing.T) {
 	in(exitOK, "", but("RINGFENCE_CLIENT_KEY=/none"), append(ls, "--client-cert", cert, "--client-key", key)...)
 	in(exitOK, "", but("RINGFENCE_PASSWORD_FILE=/none"), append(ls, "--password-file", secret)...)
 	in(exitOK, "", but("RINGFENCE_TIMEOUT=soon"), append(ls, "--timeout", "30s")...)
-	// A context is made of them, and they win over one, each alone.
-	in(exitOK, addr, full, "context", "add", "kept")
+	// A context is made of flags alone, and they win over one, each alone.
+	in(exitUsage, "which server?", full, "context", "add", "kept")
+	if code, out := with(t, append(full, home), "context", "add", "bare", "--server", addr); code != exitOK || strings.Contains(out, cert) || strings.Contains(out, "admin") {
+		t.Errorf("exit %d: what nobody named for the context was kept:\n%s", code, out)
+	}
+	in(exitOK, addr, nil, "context", "add", "kept", "--server", addr, "--server-ca", cert, "--client-cert", cert, "--client-key", key,
+		"--user", "admin", "--password-file", secret)
+	in(exitOK, "", nil, "context", "use", "kept")
 	in(exitOK, "no topics", nil, ls...)
 	in(exitUsage, "RINGFENCE_SERVER_CA: open /none", []string{"RINGFENCE_SERVER_CA=/none"}, ls...)
 	in(exitUsage, "RINGFENCE_CLIENT_CERT and RINGFENCE_CLIENT_KEY", []string{"RINGFENCE_CLIENT_CERT=" + cert}, ls...)
