@@ -67,10 +67,14 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 			}
 		}
 	}
+	latched := map[fence.SegmentID]bool{} // by this process
+	for _, v := range rec.Recovered {
+		latched[v.ID] = true
+	}
 	var records atomic.Uint64
 	var unwritten atomic.Int64
 	err = several(open, func(s *cp.Segment) error {
-		n, written, err := e.sealLeftOpen(s)
+		n, written, err := e.sealLeftOpen(s, latched[s.ID])
 		records.Add(n)
 		if !written {
 			unwritten.Add(1)
@@ -116,8 +120,9 @@ func (e *Engine) compare(s *cp.Segment) {
 }
 
 // sealLeftOpen records the end of a segment that no process writes to any more, and
-// says how many records it has and whether there was a file.
-func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err error) {
+// says how many records it has and whether there was a file. A latch that this process has
+// not written may not be durable yet: nobody was told of it.
+func (e *Engine) sealLeftOpen(s *cp.Segment, latched bool) (records uint64, written bool, err error) {
 	if e.lost[s.ID] != nil {
 		return 0, true, nil // its end is unknown: it stays open, and nobody reads or writes it
 	}
@@ -144,6 +149,11 @@ func (e *Engine) sealLeftOpen(s *cp.Segment) (records uint64, written bool, err 
 		return 0, written, err
 	}
 	records = seg.CommitMark() - s.Start
+	if !latched {
+		if err = seg.RenewLatch(); err != nil {
+			return records, written, err
+		}
+	}
 	if err = e.roll(seg, false); errors.Is(err, ErrOutOfSpace) {
 		// It takes nothing and is read as it is. The roller tries again, and so does
 		// whoever writes to the range.

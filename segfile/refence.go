@@ -63,6 +63,36 @@ func (v *Verdict) mend(f disk.File) error {
 	return nil
 }
 
+// RenewLatch writes the latch of a fenced file again as it is seen, which may be more than
+// is durable: the write that it is of failed, or was on its way when a process was killed.
+// Only behind that may anybody count on the fence. One slot is written after the other, so
+// that a crash leaves one.
+func RenewLatch(d disk.Disk, name string) error {
+	o, err := openFile(d, name, false)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	if err := o.refuse(); err != nil {
+		return err
+	}
+	s, ok := o.slots.fenced()
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrOpen, name)
+	}
+	for _, x := range []struct {
+		letter byte
+		at     int64
+	}{{'A', slotA}, {'B', slotB}} {
+		b := make([]byte, block)
+		s.put(b, x.letter, o.hdr.Salt)
+		if err := o.f.WriteAt(b, x.at); err != nil {
+			return fmt.Errorf("segfile: latch: %w", err)
+		}
+	}
+	return nil
+}
+
 // Trim gives blocks behind the footer of a fenced copy back. It may take long.
 func Trim(d disk.Disk, name string) error {
 	o, err := openFile(d, name, false)

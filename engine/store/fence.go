@@ -148,10 +148,28 @@ func (s *Segment) latchFailed(short bool) (fence.End, error) {
 		}
 		s.hardened = true
 	}
+	if v.Latch.State() != fence.Open { // of the write that failed
+		if err := segfile.RenewLatch(s.store.disk, s.name); err != nil {
+			return fence.End{}, err
+		}
+	}
 	if _, err := v.Fence(s.store.opts.Now().UnixMilli(), s.store.opts.FenceID()); err != nil {
 		return fence.End{}, err
 	}
 	return s.reopen()
+}
+
+// RenewLatch makes a fence durable that was found when the store was opened. Who wrote it
+// may have been killed before it was.
+func (s *Segment) RenewLatch() error {
+	if _, ok := s.Fenced(); !ok {
+		return nil
+	}
+	err := segfile.RenewLatch(s.store.disk, s.name)
+	if err != nil {
+		err = s.wrap(storageError(err))
+	}
+	return err
 }
 
 // recovered says what the copy's file holds.
