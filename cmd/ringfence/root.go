@@ -105,6 +105,7 @@ which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 	root.AddCommand(all[""]...)
 	root.AddCommand(a.connectionTopic(root.PersistentFlags()), exitCodesTopic())
 	checkArguments(root)
+	a.completions(root)
 	return root
 }
 
