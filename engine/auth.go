@@ -114,8 +114,9 @@ var errWrong = errors.New("user or secret is wrong")
 func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who server.Identity, err error) {
 	from, now := network(l.Remote), a.opts.instant()
 	key := lockKey{from: from, user: bounded(l.User)}
+	changed := a.changed(l.User)
 	if l.Mechanism == "password" {
-		if err = a.locks.refusal(key, now); err != nil {
+		if err = a.locks.refusal(key, changed, now); err != nil {
 			a.stats.lockedOut.Add(1)
 		}
 	}
@@ -147,13 +148,25 @@ func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who s
 		if l.Mechanism != "password" {
 			break
 		}
-		if d := a.locks.failed(key, a.opts.instant()); d > 0 {
+		if d := a.locks.failed(key, changed, a.opts.instant()); d > 0 {
 			a.stats.lockouts.Add(1)
 			err = fmt.Errorf("%w; locked out for %s", err, d)
 		}
 	}
 	a.loggedIn(l, l.User, err)
 	return who, err
+}
+
+// changed is when a user got his password, 0 for nobody.
+func (a *Authenticator) changed(user string) int64 {
+	known, err := a.e.accessNow()
+	if err != nil {
+		return 0 // check fails for it, too
+	}
+	if u := known.User(user); u != nil {
+		return u.Changed
+	}
+	return 0
 }
 
 // changePassword takes the old password as a login is taken, so that guessing it costs the

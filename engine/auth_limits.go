@@ -124,7 +124,8 @@ func place(from netip.Addr) string {
 }
 
 // lockouts keeps who guesses a user's password away from it, where he guesses. The user
-// himself can come in from elsewhere.
+// himself can come in from elsewhere. What failed before the user got another password
+// is forgotten: changed says when he got the one that is good now, 0 for nobody.
 type lockouts struct {
 	mu    sync.Mutex
 	wrong recent[lockKey, failures]
@@ -136,19 +137,20 @@ type lockKey struct {
 }
 
 type failures struct {
-	n     int
-	last  time.Duration
-	until time.Duration
+	n       int
+	last    time.Duration
+	until   time.Duration
+	changed int64 // the password that was guessed at
 }
 
 func newLockouts() *lockouts { return &lockouts{wrong: newRecent[lockKey, failures]()} }
 
 // refusal is not nil while a user is locked out.
-func (l *lockouts) refusal(k lockKey, now time.Duration) error {
+func (l *lockouts) refusal(k lockKey, changed int64, now time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.wrong.get(k)
-	if f == nil || now >= f.until {
+	if f == nil || now >= f.until || f.changed != changed {
 		return nil
 	}
 	return &wire.Error{Code: wire.CodeRateLimited, RetryAfter: f.until - now, Detail: fmt.Sprintf(
@@ -156,12 +158,12 @@ func (l *lockouts) refusal(k lockKey, now time.Duration) error {
 }
 
 // failed counts a failure and answers for how long that locks out.
-func (l *lockouts) failed(k lockKey, now time.Duration) time.Duration {
+func (l *lockouts) failed(k lockKey, changed int64, now time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f, isNew := l.wrong.use(k)
-	if !isNew && now-max(f.last, f.until) > lockForget {
-		*f = failures{}
+	if isNew || f.changed != changed || now-max(f.last, f.until) > lockForget {
+		*f = failures{changed: changed}
 	}
 	f.n++
 	f.last = now

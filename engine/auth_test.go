@@ -171,6 +171,17 @@ func TestLockout(t *testing.T) {
 	}
 	g.want(0, "10.0.0.1", "password", "alice", rightSecret)
 
+	// An administrator who gives the user a password lifts it, and only the user's.
+	for range failuresMost {
+		fail("alice")
+	}
+	fail("nobody") // once more is enough
+	g.want(wire.CodeRateLimited, "10.0.0.1", "password", "alice", rightSecret)
+	time.Sleep(2 * time.Millisecond) // passwords are told apart by when they were set
+	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Replace: true}))
+	g.want(0, "10.0.0.1", "password", "alice", rightSecret)
+	g.want(wire.CodeRateLimited, "10.0.0.1", "password", "nobody", rightSecret)
+
 	// The factors, on the table alone: argon2 need not run for that.
 	l, k, now := newLockouts(), lockKey{user: "alice"}, time.Duration(0)
 	for n := 1; n < 40; n++ {
@@ -178,15 +189,15 @@ func TestLockout(t *testing.T) {
 		if n >= failuresMost {
 			want = lockFirst * []time.Duration{0, 1, 3, 9, 24, 72, 72, 72}[n/failuresMost]
 		}
-		if got := l.failed(k, now); got != want {
+		if got := l.failed(k, 0, now); got != want {
 			t.Errorf("failure %d locks out for %v, want %v", n, got, want)
 		}
-		if l.refusal(k, now+want) != nil || want > 0 && l.refusal(k, now+want-1) == nil {
+		if l.refusal(k, 0, now+want) != nil || want > 0 && l.refusal(k, 0, now+want-1) == nil {
 			t.Errorf("failure %d: locked out for another time", n)
 		}
 		now += want
 	}
-	if now += lockForget + 1; l.failed(k, now) != 0 {
+	if now += lockForget + 1; l.failed(k, 0, now) != 0 {
 		t.Error("failures are never forgotten")
 	}
 }
@@ -233,8 +244,8 @@ func TestMemoryOfLoginsIsBounded(t *testing.T) {
 	l := newLockouts()
 	first := lockKey{user: "first"}
 	for n := range 3 * remembered {
-		l.failed(lockKey{user: fmt.Sprint(n)}, 0)
-		l.failed(first, 0)
+		l.failed(lockKey{user: fmt.Sprint(n)}, 0, 0)
+		l.failed(first, 0, 0)
 	}
 	if n := len(l.wrong.byKey); n != remembered || l.wrong.order.Len() != n {
 		t.Errorf("%d and %d are remembered", n, l.wrong.order.Len())

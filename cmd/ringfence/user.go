@@ -68,7 +68,8 @@ func (a *app) userPasswdCommand() *cobra.Command {
 		Short: "Give a user another password; without a name, oneself",
 		Long: `Give a user another password, which takes "users" on the cluster. Without a name it is
 that of whoever logs in, with --user and the old password, and takes nothing else.
-Connections that are logged in stay. ` + passwordHelp,
+Connections that are logged in stay, and wrong passwords before are forgotten: whoever was
+locked out for them can log in again. ` + passwordHelp,
 		Example: `  ringfence user passwd billing                  # as an administrator
   ringfence user passwd --user billing --password-file old.secret`,
 		Args: cobra.MaximumNArgs(1),
