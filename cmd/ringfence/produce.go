@@ -116,7 +116,9 @@ func (a *app) produce(ctx context.Context, topic string, f produceFlags) error {
 		r := &lineProducer{p: p, keyOf: keyOf, headers: headers, named: f.producer != 0, report: produceReport{Topic: topic, Producer: p.ID()}}
 		input := newInterruptible(ctx, in)
 		defer input.end()
-		err = r.run(ctx, newLineReader(input, int(f.batch)), a.progress("produce "+topic, size, bytesText[int64]))
+		bar := a.progress("produce "+topic, size, bytesText[int64])
+		bar.also = r.slowed
+		err = r.run(ctx, newLineReader(input, int(f.batch)), bar)
 		// Close waits for what is in flight, also after an error or an interrupt: what
 		// is acknowledged by then is counted.
 		if cerr := p.Close(context.WithoutCancel(ctx)); err == nil {
@@ -166,6 +168,15 @@ func (r *lineProducer) run(ctx context.Context, lines *lineReader, bar *progress
 	}
 }
 
+// slowed says that a quota of the user keeps the records from going faster.
+func (r *lineProducer) slowed() string {
+	p, ok := r.p.(interface{ Slowed() time.Duration })
+	if !ok || p.Slowed() == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", slowed down by the user's quota: waited %s for it", timeText(p.Slowed()))
+}
+
 // answer counts one record; it runs on the engine's goroutine.
 func (r *lineProducer) answer(at engine.Placement, size int64, err error) {
 	if err != nil {
@@ -194,7 +205,7 @@ func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 	if err != nil && ctx.Err() != nil && withoutCancel(err) == nil {
 		return told{fmt.Errorf("%w; %s acknowledged, on stable storage", errInterrupted, plural(s.Records, "record"))}
 	}
-	if err != nil && (client.Unknown(err) || errors.Is(err, client.ErrUnavailable)) {
+	if err != nil && (s.Records > 0 || client.Unknown(err) || errors.Is(err, client.ErrUnavailable)) {
 		err = fmt.Errorf("%w; store the same input again with --producer-id %d: what was stored is recognised", err, s.Producer)
 	}
 	if err != nil {
@@ -203,6 +214,9 @@ func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 	return a.report(s, func() {
 		a.printf("%s in %s: %s, %.1f MB/s, all on stable storage\n", plural(s.Records, "record"), timeText(time.Since(r.start)),
 			bytesText(s.Bytes), float64(s.Bytes)/1e6/max(s.Seconds, 1e-9))
+		if why := r.slowed(); why != "" {
+			a.printf("%s\n", strings.TrimPrefix(why, ", "))
+		}
 		if s.Duplicates > 0 {
 			a.printf("of them %s stored before, by their sequence numbers, and not stored again\n", plural(s.Duplicates, "record"))
 		}

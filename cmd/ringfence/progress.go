@@ -18,6 +18,7 @@ type progress struct {
 	label string
 	total int64 // 0 when unknown
 	text  func(int64) string
+	also  func() string // what else is said, if not nil
 	w     io.Writer
 	width int // columns of the terminal, 0 for none
 	every time.Duration
@@ -91,6 +92,9 @@ func (p *progress) show() {
 		if left := p.left().Round(time.Second); left > 0 {
 			line += fmt.Sprintf(", %s left", left)
 		}
+	}
+	if p.also != nil {
+		line += p.also()
 	}
 	if p.width == 0 {
 		fmt.Fprintln(p.w, line)

@@ -273,6 +273,23 @@ func TestMetricsOfUsersAndGroups(t *testing.T) {
 	}
 }
 
+// A quota that slows somebody down is no failure: it is counted apart, and told.
+func TestThrottledIsNoFailure(t *testing.T) {
+	s := serveIt(t, "--data-dir", filepath.Join(t.TempDir(), "d"), "--admin-password-file", secretFile(t, "correct horse battery"))
+	t.Setenv(serverVar, s.address(t))
+	as(t, adminName, "correct horse battery")
+	ok(t, "", "topic", "create", "t")
+	ok(t, "", "quota", "set", adminName, "--bytes", "32KiB")
+	line := strings.Repeat("x", 1000) + "\n"
+	if out := ok(t, strings.Repeat(line, 60), "produce", "t", "--batch", "4KiB"); !strings.Contains(out, "slowed down by the user's quota") {
+		t.Errorf("%s", out)
+	}
+	_, body := get(t, s.adminURL(t)+"/metrics")
+	if regexp.MustCompile(`ringfence_requests_failed_total\{reason="(rate_limited|producer_halted)"\} [1-9]`).MatchString(body) || strings.Contains(body, "ringfence_requests_throttled_total 0\n") {
+		t.Errorf("%s", grepped(body, "requests_"))
+	}
+}
+
 func TestMetricsOfGroups(t *testing.T) {
 	s := serveIt(t, "--data-dir", filepath.Join(t.TempDir(), "d"))
 	t.Setenv(serverVar, s.address(t))

@@ -42,14 +42,22 @@ type Producer struct {
 	tell     []*batch   // over, with callbacks to run
 	telling  bool       // a goroutine runs them
 
-	session  *session    // nil: none
-	flying   int         // batches handed to the session's connection and not answered
-	opening  bool        // a goroutine opens a session
-	refusals int         // sessions in a row that ended with nothing stored
-	why      error       // what the last one ended with
-	stored   uint64      // number of the last batch that the server has confirmed, whatever is open before it
-	alarm    *time.Timer // runs expire
-	armed    bool        // it will
+	session  *session      // nil: none
+	flying   int           // batches handed to the session's connection and not answered
+	opening  bool          // a goroutine opens a session
+	refusals int           // sessions in a row that ended with nothing stored
+	why      error         // what the last one ended with
+	stored   uint64        // number of the last batch that the server has confirmed, whatever is open before it
+	slowed   time.Duration // waited because a quota was used up
+	alarm    *time.Timer   // runs expire
+	armed    bool          // it will
+}
+
+// Slowed is how long the producer has waited so far because its user had used up a quota.
+func (p *Producer) Slowed() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slowed
 }
 
 // ID is what recognises this producer's repeats.

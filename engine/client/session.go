@@ -234,13 +234,17 @@ func (p *Producer) nextSession() {
 	old, n, why := p.session, p.refusals, p.why
 	p.session = nil
 	p.dropOvertaken()
+	pause := backoff(max(n, 1)-1, why)
+	if n > 0 && errors.Is(why, wire.CodeRateLimited) {
+		p.slowed += pause
+	}
 	p.mu.Unlock()
 	// No longer than the batches have that wait for it.
 	ctx, cancel := context.WithTimeoutCause(p.life, p.c.opts.RequestTimeout, p.c.tooLate)
 	defer cancel()
 	var err error
 	if n > 0 {
-		err = p.c.pause(ctx, backoff(n-1, why), why)
+		err = p.c.pause(ctx, pause, why)
 	}
 	var s *session
 	if err == nil && old != nil {

@@ -99,6 +99,9 @@ func TestSpend(t *testing.T) {
 			t.Errorf("over the quota: %v", a.err)
 		}
 		c.refused(wire.CodeProducerHalted, wire.KeyProduce, &wire.Produce{Producer: p}, frame...)
+		if st := w.server.Stats(); st.Throttled != 2 || st.Failed != 0 {
+			t.Errorf("%d throttled, %d failed, want the frame that was put off, the one behind it, and none", st.Throttled, st.Failed)
+		}
 		want[*wire.ProduceReply](c, wire.KeyProduce, &wire.Produce{Producer: c.producer("a")}, frame...)
 		if w := []cost{{3, len(frame)}, {3, len(frame)}, {3, len(frame)}}; !slices.Equal(spent, w) {
 			t.Errorf("spent %v, want %v", spent, w)

@@ -170,12 +170,21 @@ func (c *conn) spend(frame Frame) error {
 	return c.s.opts.Spend(*c.who.Load(), int(head.Count), len(frame.Bytes()))
 }
 
+// throttled is a refusal of what was on its way behind a frame that a quota put off.
+type throttled struct{ error }
+
+func (t throttled) Unwrap() error { return t.error }
+
 // takes says why a frame of n bytes is refused without a look at it.
 func (p *producer) takes(n int) error {
 	var err *wire.Error
 	switch {
 	case p.halted != nil:
-		return refusal(wire.CodeProducerHalted, "topic %q: a frame before this one was refused (%s): open the producer again and send all from that one on", p.topic, p.halted)
+		err = refusal(wire.CodeProducerHalted, "topic %q: a frame before this one was refused (%s): open the producer again and send all from that one on", p.topic, p.halted)
+		if errors.Is(p.halted, wire.CodeRateLimited) {
+			return throttled{err}
+		}
+		return err
 	case n <= record.HeaderSize:
 		err = refusal(wire.CodeCorruptFrame, "topic %q: Produce with %d bytes of a record frame", p.topic, n)
 	case n > p.to.MaxFrame():

@@ -231,7 +231,11 @@ func (c *conn) patience() context.Context {
 // fail answers a request with an error.
 func (c *conn) fail(h wire.Head, err error) {
 	e := told(err)
-	c.s.count.failed.add(e.Code)
+	if later := (throttled{}); h.Key == wire.KeyProduce && (e.Code == wire.CodeRateLimited || errors.As(err, &later)) {
+		c.s.count.throttled.Add(1)
+	} else {
+		c.s.count.failed.add(e.Code)
+	}
 	if e.Code == wire.CodeInternal {
 		c.s.log.Warn("request failed for a reason that has no code of its own", "connection", c.id, "request", h.Key.String(), "error", err)
 	}

@@ -46,7 +46,7 @@ type Server struct {
 
 // counters are what happened since the server was made.
 type counters struct {
-	accepted, refused, cutOff, received, sent atomic.Int64
+	accepted, refused, cutOff, throttled, received, sent atomic.Int64
 
 	requests *named[wire.Key]
 	failed   *named[wire.Code]
@@ -61,7 +61,8 @@ type Stats struct {
 	Refused     int64 // connections that were one too many
 	CutOff      int64 // connections that ended for what the client did or left undone
 	Requests    int64
-	Failed      int64            // requests that were answered with an error
+	Failed      int64            // requests that were answered with an error, but for those of Throttled
+	Throttled   int64            // requests to store a frame that were answered with "later", for a quota
 	RequestsBy  map[string]int64 // what was asked, by the names of the protocol
 	FailedBy    map[string]int64 // what was answered, likewise
 	Received    int64            // bytes of requests
@@ -251,7 +252,7 @@ func (s *Server) Stats() Stats {
 	n := len(s.conns)
 	s.mu.Unlock()
 	st := Stats{
-		Connections: n, Accepted: s.count.accepted.Load(), Refused: s.count.refused.Load(), CutOff: s.count.cutOff.Load(),
+		Connections: n, Accepted: s.count.accepted.Load(), Refused: s.count.refused.Load(), CutOff: s.count.cutOff.Load(), Throttled: s.count.throttled.Load(),
 		Received: s.count.received.Load(), Sent: s.count.sent.Load(),
 		HeapBytes: s.opts.TotalBytes - s.heap.left(), PageBytes: s.opts.TotalBytes - s.pages.left(),
 		Shared: s.sharedStats(),
