@@ -109,6 +109,8 @@ func (s *Suite) Run(ctx context.Context) (t Table, err error) {
 		return t, err
 	}
 	t = Table{Host: ThisHost(dir), When: time.Now().UTC(), Seconds: s.Seconds, Segment: s.SegmentBytes, Floor: probe.Tool + ", buffers on " + probe.Pages, Costs: s.costs}
+	s.Say("%d rows with %d runs of %g s each, as much again for their floors: %s and more; fewer rows or runs take less", len(rows), s.Runs, s.Seconds,
+		time.Duration(2*float64(len(rows)*s.Runs)*s.Seconds*float64(time.Second)).Round(time.Second))
 	for i, row := range rows {
 		s.Say("%d of %d: %s", i+1, len(rows), row.Name)
 		data := fmt.Sprintf("%s/row%d", dir, i)

@@ -24,7 +24,8 @@ type progress struct {
 	every time.Duration
 
 	mu    sync.Mutex // guards the rest and the writing
-	start time.Time
+	start time.Time  // of the first report: what came before it was no part of what is counted
+	begun int64      // and how much was done then
 	shown time.Time
 	done  int64
 	drawn bool
@@ -32,13 +33,12 @@ type progress struct {
 
 // progress starts a display of n out of total; text prints an amount.
 func (a *app) progress(label string, total int64, text func(int64) string) *progress {
-	p := &progress{label: label, total: total, text: text, w: a.err, every: 5 * time.Second, start: time.Now()}
+	p := &progress{label: label, total: total, text: text, w: a.err, every: 5 * time.Second, shown: time.Now()}
 	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width >= 40 {
 			p.width, p.every = width, 100*time.Millisecond
 		}
 	}
-	p.shown = p.start
 	return p
 }
 
@@ -46,16 +46,20 @@ func (a *app) progress(label string, total int64, text func(int64) string) *prog
 func (p *progress) set(done int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.done = done
-	if time.Since(p.shown) >= p.every {
-		p.show()
-	}
+	p.report(done)
 }
 
 func (p *progress) add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.done += n
+	p.report(p.done + n)
+}
+
+func (p *progress) report(done int64) {
+	p.done = done
+	if p.start.IsZero() {
+		p.start, p.begun = time.Now(), done
+	}
 	if time.Since(p.shown) >= p.every {
 		p.show()
 	}
@@ -115,8 +119,8 @@ func (p *progress) bar(line string) string {
 
 func (p *progress) left() time.Duration {
 	took := time.Since(p.start)
-	if p.done <= 0 || p.done >= p.total || took < time.Second {
+	if p.done <= p.begun || p.done >= p.total || took < time.Second {
 		return 0
 	}
-	return time.Duration(float64(took) * float64(p.total-p.done) / float64(p.done))
+	return time.Duration(float64(took) * float64(p.total-p.done) / float64(p.done-p.begun))
 }

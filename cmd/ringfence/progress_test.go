@@ -27,6 +27,23 @@ func TestProgressInAFile(t *testing.T) {
 	})
 }
 
+// What comes before the first report does not count for how long the rest takes.
+func TestProgressAfterPreparation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		p := (&app{err: &b}).progress("bench", 8000, countText[int64])
+		time.Sleep(time.Minute) // files are made
+		for ms := int64(0); ms <= 8000; ms += 500 {
+			p.set(ms)
+			time.Sleep(500 * time.Millisecond)
+		}
+		p.end()
+		if want := "bench:   0 %, 0 of 8 000\nbench:  62 %, 5 000 of 8 000, 3s left\n"; b.String() != want {
+			t.Errorf("got:\n%swant:\n%s", b.String(), want)
+		}
+	})
+}
+
 // On a terminal one line is drawn over and over, fits, and is gone at the end.
 func TestProgressOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
