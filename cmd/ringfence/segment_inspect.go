@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ringfence/ringfence/fence"
@@ -30,6 +31,7 @@ first one behind it.`,
 					return err
 				}
 				v.Holes = holes
+				blame(v)
 				r := inspectJSON(v)
 				r.Accepted = settled
 				if err := a.report(r, func() { a.printVerdict(v, settled) }); err != nil || settled {
@@ -39,6 +41,23 @@ first one behind it.`,
 			})
 		},
 	}
+}
+
+// blame makes a closed file a damaged one for a fault that reads get along with: nothing
+// of it may look checked and whole that is not.
+func blame(v *segfile.Verdict) {
+	i := slices.IndexFunc(v.Faults, func(f *segfile.CorruptError) bool { return !f.Accepted })
+	if i >= 0 && v.State == segfile.Clean && v.Latch.State() != fence.Open {
+		v.State, v.Why = segfile.Damaged, fmt.Sprintf("byte %d: %s", v.Faults[i].Byte, v.Faults[i].Reason)
+	}
+}
+
+// stateText is a file's state as far as it was looked at.
+func stateText(v *segfile.Verdict) (state, why string) {
+	if v.State == segfile.Clean && v.Latch.State() != fence.Open {
+		return v.Latch.State().String(), "header, latch and footer are whole; the records were not read, 'ringfence segment verify' does that"
+	}
+	return v.State.String(), v.Why
 }
 
 // stateError is the exit of a command that reported on a file.
@@ -100,12 +119,13 @@ type cutReport struct {
 func inspectJSON(v *segfile.Verdict) inspectReport {
 	m := &v.Meta
 	r := inspectReport{
-		File: v.Name, State: v.State.String(), Why: v.Why, Latch: v.Latch.State().String(),
+		File: v.Name, Latch: v.Latch.State().String(),
 		Topic: m.Topic, TopicID: m.ID.Range.Topic.String(), Range: m.ID.Range.Seq, Segment: m.ID.Seq,
 		KeyStart: m.Start, KeyEnd: m.End, Base: m.Base, End: v.End.Offset, Position: v.End.Position, Bytes: v.End.Bytes,
 		Durable: v.Durable, Created: time.UnixMilli(m.Created).UTC(),
 		Salt: fmt.Sprintf("%016x", m.Salt), Writer: fmt.Sprintf("%016x", m.Writer), Holes: holesJSON(v.Holes), Cut: cutJSON(v.Cut),
 	}
+	r.State, r.Why = stateText(v)
 	if id, at := v.Latch.FenceID(); v.Latch.State() != fence.Open {
 		t := time.UnixMilli(at).UTC()
 		r.Fenced, r.FenceID = &t, fmt.Sprintf("%016x", id)

@@ -73,10 +73,10 @@ func TestSegmentInspectAndDump(t *testing.T) {
 	dir, text := filled(t, 500)
 	file := segments(t, dir)[0]
 	r := parse[inspectReport](t, ok(t, "", "segment", "inspect", file, "--json"))
-	if r.Topic != "t" || r.Latch != "fenced" || r.State != "clean" || r.End-r.Base != 500 || r.Fenced == nil || r.Producer != 1 {
+	if r.Topic != "t" || r.Latch != "fenced" || r.State != "fenced" || r.End-r.Base != 500 || r.Fenced == nil || r.Producer != 1 {
 		t.Errorf("inspect: %+v", r)
 	}
-	if out := ok(t, "", "segment", "inspect", file); !strings.Contains(out, "topic t") || !strings.Contains(out, "keys      [0%,100%)") || !strings.Contains(out, "offsets [0,500)") {
+	if out := ok(t, "", "segment", "inspect", file); !strings.Contains(out, "topic t") || !strings.Contains(out, "keys      [0%,100%)") || !strings.Contains(out, "offsets [0,500)") || !strings.Contains(out, "records were not read") || strings.Contains(out, "clean") {
 		t.Errorf("inspect: %s", out)
 	}
 	out := strings.TrimSuffix(ok(t, "", "segment", "dump", file, "--json"), "\n")
