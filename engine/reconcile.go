@@ -36,10 +36,11 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 		e.log.Info("segment recovered", "segment", v.ID, "end", v.End.Offset, "bytes", v.End.Bytes)
 	}
 	r.Unfenced = len(rec.Unfenced)
+	damaged := map[string]store.FileNote{} // files by name
 	for _, n := range rec.Damaged {
-		e.lose(n.File, n.ID, fmt.Errorf("%w: %w", ErrDamaged, n.Err))
+		damaged[n.File] = n
 	}
-	foreign := map[string]error{} // files by name
+	foreign := map[string]error{} // likewise
 	for _, n := range rec.Unknown {
 		foreign[n.File] = n.Err
 	}
@@ -57,8 +58,15 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 		for _, s := range segments {
 			file := segfile.Name(s.ID)
 			known[file] = true
+			next := "put it back from a copy"
+			if s.Phase != cp.Active { // else nobody knows what was in it
+				next += "; without one, move it out of the directory, and 'ringfence segment accept-loss' of its name gives up what was in it"
+			}
+			if n, bad := damaged[file]; bad {
+				e.lose(file, s.ID, fmt.Errorf("%w: %w: %s", ErrDamaged, e.placed(n), next))
+			}
 			if err := foreign[file]; err != nil {
-				e.lose(file, s.ID, fmt.Errorf("%w: file %s: %w: put it back from a copy", ErrDamaged, e.pathOf(s.ID), err))
+				e.lose(file, s.ID, fmt.Errorf("%w: file %s: %w: %s", ErrDamaged, e.pathOf(s.ID), err, next))
 			}
 			if s.Phase == cp.Active {
 				open = append(open, s)
@@ -70,6 +78,11 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	latched := map[fence.SegmentID]bool{} // by this process
 	for _, v := range rec.Recovered {
 		latched[v.ID] = true
+	}
+	for _, n := range rec.Damaged {
+		if !known[n.File] {
+			e.lose(n.File, n.ID, fmt.Errorf("%w: %w", ErrDamaged, e.placed(n)))
+		}
 	}
 	var records atomic.Uint64
 	var unwritten atomic.Int64
@@ -86,6 +99,16 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	}
 	r.Records, r.Unwritten = records.Load(), int(unwritten.Load())
 	return e.setAsideUnknown(known, rec)
+}
+
+// placed is why a file is damaged, with the path that it is found under from anywhere.
+func (e *Engine) placed(n store.FileNote) error {
+	if c := (*segfile.CorruptError)(nil); errors.As(n.Err, &c) {
+		at := *c
+		at.File = e.pathOf(n.ID)
+		return &at
+	}
+	return fmt.Errorf("file %s: %w", e.pathOf(n.ID), n.Err)
 }
 
 // lose notes that a segment cannot be served.

@@ -10,7 +10,12 @@ import (
 
 // withEngine opens the data directory, calls f and closes it. What f produced is
 // only safe when Close says so too, so its error counts.
-func (a *app) withEngine(ctx context.Context, create bool, f func(ctx context.Context, e *engine.Engine) error) (err error) {
+func (a *app) withEngine(ctx context.Context, create bool, f func(ctx context.Context, e *engine.Engine) error) error {
+	return a.withEngineOr(ctx, create, "stop that process or, if it is 'ringfence serve', reach it with --server", f)
+}
+
+// withEngineOr is withEngine with what to do while another process has the directory open.
+func (a *app) withEngineOr(ctx context.Context, create bool, locked string, f func(ctx context.Context, e *engine.Engine) error) (err error) {
 	if err := checkIO(a.engine); err != nil {
 		return err
 	}
@@ -20,7 +25,7 @@ func (a *app) withEngine(ctx context.Context, create bool, f func(ctx context.Co
 	}
 	e, err := engine.Open(dir, engine.Options{IO: a.engine, RawWait: true})
 	if errors.Is(err, engine.ErrLocked) {
-		return fmt.Errorf("%w; stop that process or, if it is 'ringfence serve', reach it with --server", err)
+		return fmt.Errorf("%w; %s", err, locked)
 	}
 	if err != nil {
 		return err

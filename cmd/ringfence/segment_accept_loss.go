@@ -27,10 +27,13 @@ file itself is not changed; the record lies beside it and can be removed again.
 Do this only when no other copy of the records exists. Batches that were written from memory
 of their producer (serve --shm-trusted-uids) and are damaged are skipped without it; with it,
 'segment verify' takes them for known.
+A server may run meanwhile; a segment that it still writes is closed first, by
+'ringfence topic roll'.
 
-A file that is missing is given up whole: all that the metadata says was in it. A file
-that is there but has no readable header can be given up too, once it is moved out of
-the directory. Producers that send their records again store those anew that were in it.`,
+A file that is missing is given up whole: all that the metadata says was in it, so no
+process may have the data directory open. A file that is there but has no readable
+header can be given up too, once it is moved out of the directory. Producers that send
+their records again store those anew that were in it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) {
@@ -54,6 +57,9 @@ func (a *app) acceptLoss(d disk.Disk, name, file string, yes bool) error {
 		return fmt.Errorf("%w: nothing of it can be read: %s", err, whatNext(file, rep, err))
 	case err != nil && !errors.Is(err, segfile.ErrDamaged) || rep.FileSize == 0:
 		return foreign(err)
+	}
+	if rep.Latch.State() == fence.Open && unaccepted(rep.Holes) {
+		return conflict{errors.New(err.Error() + ": " + closeFirst(rep))} // its state, not the damage, is why
 	}
 	var records uint64
 	fresh := 0
@@ -105,7 +111,7 @@ func (a *app) giveUp(ctx context.Context, file string, yes bool) error {
 	}
 	id, _ := segfile.ParseName(name)
 	a.dataDir = filepath.Dir(filepath.Clean(root))
-	return a.withEngine(ctx, false, func(ctx context.Context, e *engine.Engine) error {
+	return a.withEngineOr(ctx, false, "stop that process first: what was in a missing file only the metadata knows", func(ctx context.Context, e *engine.Engine) error {
 		topic, s, err := findSegment(ctx, e, id)
 		if err != nil {
 			return err

@@ -194,10 +194,17 @@ func whatNext(file string, rep segfile.Report, err error) string {
 		return copied + "; without one, move it out of the data directory: 'ringfence segment accept-loss' of its name gives up what was in it"
 	case unaccepted(rep.Holes) && skipped(rep.Holes):
 		return copied + "; without one it can stay: reads skip what is lost and say so. 'ringfence segment accept-loss " + file + "' puts on record that this is known"
+	case unaccepted(rep.Holes) && rep.Latch.State() == fence.Open:
+		return closeFirst(rep)
 	case unaccepted(rep.Holes):
 		return copied + "; without one, 'ringfence segment accept-loss " + file + "' lets reads skip what is lost"
 	}
 	return copied + "; without one it can stay: reads do not need what is damaged"
+}
+
+// closeFirst is what there is to do about damage in a segment that is still open.
+func closeFirst(rep segfile.Report) string {
+	return fmt.Sprintf("close the segment first: 'ringfence topic roll %s --server ADDRESS' where a server writes it, else whatever opens the data directory closes it; then 'ringfence segment accept-loss' of this file lets reads skip what is lost", rep.Meta.Topic)
 }
 
 // foreign adds what to do about a file that has the name and the place of a segment's, and

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
@@ -15,6 +16,7 @@ import (
 type DamageError struct {
 	File string // its path
 	Byte int64  // where what is damaged begins
+	Open string // the topic of a segment that is still written; "" for a closed one
 	Err  error
 	Lent bool // it is the payload of a lent frame, and readers go on behind it
 }
@@ -28,8 +30,11 @@ func (e *DamageError) Error() string {
 		return fmt.Sprintf("%v at byte %d: %s: its producer changed it while it was written from memory that it lent, or it was damaged since: reads skip its records, and go on behind it: 'ringfence segment verify %s' says what else is; where the device is to blame put the file back from a copy",
 			ErrDamaged, e.Byte, why, e.File)
 	}
-	return fmt.Sprintf("%v at byte %d: %s: 'ringfence segment verify %s' says what else is; put the file back from a copy, or give what is lost up with 'ringfence segment accept-loss'",
-		ErrDamaged, e.Byte, why, e.File)
+	do := "put the file back from a copy, or give what is lost up with 'ringfence segment accept-loss'"
+	if e.Open != "" {
+		do = fmt.Sprintf("the segment is still written: close it with 'ringfence topic roll %s', or stop the process that writes it and open the directory again; then 'ringfence segment accept-loss' gives up what is lost", e.Open)
+	}
+	return fmt.Sprintf("%v at byte %d: %s: 'ringfence segment verify %s' says what else is; %s", ErrDamaged, e.Byte, why, e.File, do)
 }
 
 func (e *DamageError) Unwrap() []error { return []error{ErrDamaged, e.Err} }
@@ -39,9 +44,14 @@ const mostFound = 64
 
 // findings are what was met of a segment's damage since it was opened.
 type findings struct {
-	mu    sync.Mutex // guards the following; innermost
-	at    []int64    // the stretches, mostFound at most
-	first error
+	mu   sync.Mutex // guards the following; innermost
+	list []finding  // mostFound at most
+}
+
+// finding is a damaged stretch that was met.
+type finding struct {
+	at  int64 // the byte where it begins
+	err error
 }
 
 // note puts damage on record that a read met: the log and the counts hear of each stretch
@@ -63,12 +73,9 @@ func (s *Segment) note(err error) {
 	}
 	f := &s.found
 	f.mu.Lock()
-	known := slices.Contains(f.at, at) || len(f.at) == mostFound
+	known := slices.ContainsFunc(f.list, func(x finding) bool { return x.at == at }) || len(f.list) == mostFound
 	if !known {
-		f.at = append(f.at, at)
-	}
-	if f.first == nil {
-		f.first = err
+		f.list = append(f.list, finding{at, err})
 	}
 	f.mu.Unlock()
 	if !known {
@@ -77,15 +84,32 @@ func (s *Segment) note(err error) {
 	}
 }
 
-// Found is the first damage that was met in the segment since the store was opened, and
-// the byte of the file where it begins; nil for none: nobody has read it all, perhaps.
+// Found is the first damage that was met in the segment since the store was opened and
+// that is no accepted loss by now, and the byte of the file where it begins; nil for none:
+// nobody has read it all, perhaps.
 func (s *Segment) Found() (at int64, err error) {
 	s.found.mu.Lock()
-	defer s.found.mu.Unlock()
-	if s.found.first != nil {
-		at = s.found.at[0]
+	list := slices.Clone(s.found.list)
+	s.found.mu.Unlock()
+	if len(list) == 0 {
+		return 0, nil
 	}
-	return at, s.found.first
+	holes, err := s.Holes()
+	if err != nil {
+		holes = nil // unknown is not accepted
+	}
+	for _, f := range list {
+		if !slices.ContainsFunc(holes, func(h segfile.Hole) bool { return h.Accepted && reaches(h, f.at) }) {
+			return f.at, f.err
+		}
+	}
+	return 0, nil
+}
+
+// reaches says whether damage that was met at a byte is a hole's: it may begin in the
+// padding before it, where the file was cut.
+func reaches(h segfile.Hole, at int64) bool {
+	return h.Position <= roundUp64(at, disk.Block) && at < h.Position+h.Length
 }
 
 // path is where the segment's file is.

@@ -403,7 +403,11 @@ func (sc *Scanner) open() (disk.File, error) {
 }
 
 func (sc *Scanner) damaged(pos int64, err error) error {
-	return sc.seg.wrap(&DamageError{File: sc.seg.path(), Byte: pos, Err: err})
+	open := ""
+	if _, closed := sc.seg.Fenced(); !closed {
+		open = sc.seg.meta.Topic
+	}
+	return sc.seg.wrap(&DamageError{File: sc.seg.path(), Byte: pos, Open: open, Err: err})
 }
 
 // isPadding says whether b starts with the zeros behind a flush's last frame.
