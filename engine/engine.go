@@ -59,6 +59,9 @@ type Engine struct {
 	quit  chan struct{}
 	tasks sync.WaitGroup
 
+	retention chan struct{} // it is to be looked at now; holds one
+	written   sync.Once     // the first producer came
+
 	heads  sync.Map // fence.RangeID -> *sync.Mutex, see hold
 	desks  desks    // the segments that are open for appends
 	rolled sync.Map // fence.SegmentID -> *rolling, see roll
@@ -112,7 +115,7 @@ func Open(dir string, o Options) (*Engine, error) {
 	}
 	e := &Engine{
 		dir: dir, opts: o, log: o.Logger, start: time.Now(), lost: map[fence.SegmentID]error{},
-		rolls: make(chan struct{}, 1), quit: make(chan struct{}),
+		rolls: make(chan struct{}, 1), quit: make(chan struct{}), retention: make(chan struct{}, 1),
 		hasher: newHasher(), members: map[*Producer]struct{}{}, closed: make(chan struct{}), lifeboat: make(chan []byte, 1), scratches: newScratches(),
 	}
 	e.idle = sync.NewCond(&e.mu)

@@ -38,6 +38,8 @@ type Options struct {
 	// policy inherits; the zero value keeps everything and rolls after a week.
 	Retention Policy
 	// RetainEvery is how often retention and age rolls are looked at; 0 means a minute.
+	// They are looked at besides when the first producer comes, and when a policy is
+	// defined, deleted or bound: a full disk need not wait.
 	RetainEvery time.Duration
 	// ReserveBytes is the free space below which appends are refused; 0 means 64 MiB.
 	ReserveBytes uint64
@@ -52,6 +54,8 @@ type Options struct {
 
 	now        func() time.Time // tests set it
 	spaceEvery time.Duration    // likewise: how often free space is looked at
+
+	retainLater bool // likewise: retention is looked at every RetainEvery alone
 }
 
 // The least that an [Engine] works with.

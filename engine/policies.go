@@ -90,6 +90,7 @@ func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
 		return err
 	}
 	defer e.end()
+	defer e.retainSoon()
 	return about(topic, -1, e.front.BindTopicPolicy(topic, policy))
 }
 
@@ -126,6 +127,7 @@ func (e *Engine) change(ctx context.Context, cmd cp.Command) error {
 		return fromHost(reply.Err)
 	}
 	e.front.ApplyCommitted(cmd)
+	e.retainSoon()
 	return nil
 }
 

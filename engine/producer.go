@@ -105,6 +105,7 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	e.enlist(p)
+	e.written.Do(e.retainSoon)
 	return p, nil
 }
 

@@ -25,7 +25,7 @@ type RetainReport struct {
 	Took       time.Duration
 }
 
-// retainer looks at retention and age rolls from time to time.
+// retainer looks at retention and age rolls from time to time, and when it is told to.
 func (e *Engine) retainer() {
 	t := time.NewTicker(e.opts.RetainEvery)
 	defer t.Stop()
@@ -34,13 +34,26 @@ func (e *Engine) retainer() {
 		case <-e.quit:
 			return
 		case <-t.C:
+		case <-e.retention:
 		}
 		r, err := e.retain()
-		if err != nil {
+		if err != nil && !e.isClosing() {
 			e.log.Warn("retention pass failed", "err", err)
 		} else if r.Expired+r.Failed+r.Rolled > 0 {
 			e.log.Info("retention", "expired", r.Expired, "bytes", r.Bytes, "rolled", r.Rolled, "failed", r.Failed)
 		}
+	}
+}
+
+// retainSoon has the retainer look at retention now. It waits for nothing, and however
+// often it is called while the retainer works, that looks once more.
+func (e *Engine) retainSoon() {
+	if e.opts.retainLater {
+		return
+	}
+	select {
+	case e.retention <- struct{}{}:
+	default:
 	}
 }
 

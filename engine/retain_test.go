@@ -37,6 +37,55 @@ func skipped(t testing.TB, e *Engine, o ConsumerOptions) (got []string, skips []
 	return values(list), skips
 }
 
+// Nobody waits for the next look at retention who changes a policy, and a process that
+// stores once in a while removes what has expired meanwhile.
+func TestRetentionIsLookedAtWhenItMatters(t *testing.T) {
+	dir, now := t.TempDir(), newClock()
+	begin := func() *Engine {
+		o := small(Options{now: now.Now, RetainEvery: time.Hour})
+		o.retainLater = false
+		e, err := Open(dir, o)
+		must(t, err)
+		return e
+	}
+	segments := func(e *Engine) int {
+		d, err := e.Describe(within(t), "t")
+		must(t, err)
+		return d.Segments
+	}
+	fill := func(e *Engine) {
+		for range 3 {
+			produce(t, newProducer(t, e, ProducerOptions{Topic: "t"}), "k", "v")
+			_, err := e.Roll(within(t), "t")
+			must(t, err)
+		}
+	}
+	e := begin()
+	must(t, e.CreateTopic(within(t), "t", TopicOptions{}))
+	fill(e)
+	if n := segments(e); n < 3 {
+		t.Fatalf("%d segments", n)
+	}
+	must(t, e.SetPolicy(within(t), "none", Policy{MaxBytes: Limit(0)}))
+	must(t, e.BindPolicy(within(t), "t", "none"))
+	eventually(t, "a policy that is bound", func() bool { return segments(e) < 2 })
+
+	must(t, e.Close()) // and no look under the old policy is under way
+	e = begin()
+	must(t, e.SetPolicy(within(t), "none", Policy{MaxAge: Limit(60_000)}))
+	fill(e)
+	must(t, e.Close())
+	now.Add(time.Hour)
+	e = begin()
+	defer shut(t, e)
+	before := segments(e) // nobody writes
+	newProducer(t, e, ProducerOptions{Topic: "t"})
+	eventually(t, "the first producer", func() bool { return segments(e) < 2 })
+	if before < 3 {
+		t.Errorf("%d segments of 3 were there when nothing was written yet", before)
+	}
+}
+
 // M05, B13: one record and no more traffic. It goes within the age at which an open
 // segment is closed and the age at which a closed one expires; the range goes on
 // where it was, also after a restart.

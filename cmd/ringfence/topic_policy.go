@@ -28,14 +28,17 @@ func (a *app) policySetCommand() *cobra.Command {
 		Use:   "set NAME",
 		Short: "Define a policy, or replace its definition",
 		Long: `Define a policy, or replace its definition. What is not given inherits the engine's
-default; "off" turns a rule off whatever the default is.`,
+default; "off" turns a rule off whatever the default is.
+
+Policies are applied when one is set or bound, when a process opens its first producer,
+and then every minute.`,
 		Example: `  ringfence topic policy set week --max-age 7d --max-bytes 10GiB
   ringfence topic policy bind logs week`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := engine.Policy{MaxAge: age.bound, MaxBytes: size.bound, SegmentMaxAge: segAge.bound, SegmentMaxBytes: segSize.bound}
 			return a.withLog(cmd.Context(), true, func(ctx context.Context, l api.Log) error {
-				if err := l.SetPolicy(ctx, args[0], p); err != nil {
+				if err := applied(ctx, l, l.SetPolicy(ctx, args[0], p)); err != nil {
 					return err
 				}
 				return a.report(policyJSON(args[0], p), func() { a.printPolicies(map[string]engine.Policy{args[0]: p}) })
@@ -48,6 +51,17 @@ default; "off" turns a rule off whatever the default is.`,
 	cmd.Flags().Var(&segAge, "segment-max-age", "roll an open segment after this long")
 	cmd.Flags().Var(&segSize, "segment-max-bytes", "roll an open segment at this size")
 	return cmd
+}
+
+// applied looks at retention after a change of policies, where this process is the one that
+// does and is about to end.
+func applied(ctx context.Context, l api.Log, err error) error {
+	if e, linked := l.(linkedLog); linked && err == nil {
+		if _, err := e.Retain(ctx); err != nil {
+			return fmt.Errorf("the policy is stored, and could not be applied yet: %w", err)
+		}
+	}
+	return err
 }
 
 func (a *app) policyLsCommand() *cobra.Command {
@@ -115,7 +129,7 @@ func (a *app) policyBindCommand() *cobra.Command {
 				name = args[1]
 			}
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
-				if err := l.BindPolicy(ctx, args[0], name); err != nil {
+				if err := applied(ctx, l, l.BindPolicy(ctx, args[0], name)); err != nil {
 					return err
 				}
 				return a.report(map[string]string{"topic": args[0], "policy": name}, func() {

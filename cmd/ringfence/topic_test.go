@@ -142,6 +142,23 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// What a policy lets go is gone when the command ends, and the space with it.
+func TestPolicyIsAppliedAtOnce(t *testing.T) {
+	dir, _ := filled(t, 100)
+	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
+	for range 3 {
+		ok(t, lines(100), in("produce", "t")...)
+	}
+	if n := len(segments(t, dir)); n != 4 {
+		t.Fatalf("%d segments", n)
+	}
+	ok(t, "", in("topic", "policy", "set", "none", "--max-bytes", "0")...)
+	ok(t, "", in("topic", "policy", "bind", "t", "none")...)
+	if list := parse[[]topicReport](t, ok(t, "", in("topic", "ls", "--json")...)); list[0].Records != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
 // A topic whose policy was forgotten says so.
 func TestForgottenPolicy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
