@@ -18,6 +18,21 @@ import (
 // which is set far from where it is used, must be absolute, or data would end up
 // wherever the program happens to start. create makes the directory.
 func (a *app) resolveDataDir(create bool) (string, error) {
+	dir, err := a.dataDirPath()
+	if err != nil {
+		return "", err
+	}
+	if err := checkDataDir(dir, create); err != nil {
+		return "", err
+	}
+	if why := bench.ThisHost(dir).Volatile(); why != "" {
+		fmt.Fprintf(a.err, "ringfence: warning: %s: %s\n", dir, why)
+	}
+	return dir, nil
+}
+
+// dataDirPath is where the directory is, or would be.
+func (a *app) dataDirPath() (string, error) {
 	dir, from := a.dataDir, cmp.Or(a.dataDirSource, "--data-dir")
 	if !a.dataDirGiven() {
 		v, set := a.env(dataDirVar)
@@ -32,17 +47,7 @@ func (a *app) resolveDataDir(create bool) (string, error) {
 	if strings.TrimSpace(dir) == "" {
 		return "", usageError{fmt.Errorf("%s is blank: name a directory", from)}
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	if err := checkDataDir(dir, create); err != nil {
-		return "", err
-	}
-	if why := bench.ThisHost(dir).Volatile(); why != "" {
-		fmt.Fprintf(a.err, "ringfence: warning: %s: %s\n", dir, why)
-	}
-	return dir, nil
+	return filepath.Abs(dir)
 }
 
 // dataDirGiven: an empty --data-dir was given too, and is a mistake, not a wish
@@ -74,4 +79,47 @@ func checkDataDir(dir string, create bool) error {
 		return fmt.Errorf("data directory %s: no permission to read and write it: %w", dir, err)
 	}
 	return nil
+}
+
+// dirToOpen is resolveDataDir for an engine: a directory without data is not taken for an
+// empty store, nor one with other files for a new one.
+func (a *app) dirToOpen(create bool) (string, error) {
+	dir, err := a.resolveDataDir(create)
+	if err != nil || holdsData(dir) {
+		return dir, err
+	}
+	if !create {
+		return "", notFound{fmt.Errorf("there is no Ringfence data in %s: if it should be there, is its disk mounted? 'ringfence topic create' begins anew", dir)}
+	}
+	other, err := holdsOther(dir)
+	if err != nil {
+		return "", fmt.Errorf("data directory: %w", err)
+	}
+	if other != "" {
+		return "", usageError{fmt.Errorf("there is no Ringfence data in %s, but there are other files (%s): use a directory of its own, such as %s", dir, other, filepath.Join(dir, "ringfence"))}
+	}
+	return dir, nil
+}
+
+// holdsData says whether there may be an engine's files in a directory; what cannot be
+// looked at may be one.
+func holdsData(dir string) bool {
+	for _, name := range []string{"meta", "log/identity.json", "log/topics"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
+// holdsOther names a file in a directory that is none of an engine's; what a fresh file
+// system holds does not count, nor does a place that something was mounted at for the log.
+func holdsOther(dir string) (string, error) {
+	files, err := os.ReadDir(dir)
+	for _, f := range files {
+		if name := f.Name(); name != "lost+found" && name != "log" && name[0] != '.' {
+			return name, nil
+		}
+	}
+	return "", err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,6 +76,45 @@ func TestN01NotWritable(t *testing.T) {
 	a := &app{dataDir: dir, err: os.Stderr, env: os.LookupEnv}
 	if _, err := a.resolveDataDir(false); err == nil || !strings.Contains(err.Error(), "no permission") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A directory without data is no empty store, and one of other files is not begun in
+// (N01): its disk is perhaps not mounted, or the path is a mistake.
+func TestN01NoData(t *testing.T) {
+	dir := t.TempDir()
+	for _, cmd := range []string{"topic ls", "consume t", "produce t", "topic describe t", "topic policy ls"} {
+		fails(t, exitNotFound, "there is no Ringfence data in "+dir, "", append(strings.Fields(cmd), "--data-dir", dir)...)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("they left %v (%v)", left, err)
+	}
+	other := filepath.Join(dir, "report.txt")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range []string{"topic create t", "produce t --create", "topic policy set p --max-age 1d", "serve --admin= --listen 127.0.0.1:0"} {
+		fails(t, exitUsage, "other files (report.txt)", "", append(strings.Fields(cmd), "--data-dir", dir)...)
+	}
+	// What a fresh file system holds is in nobody's way.
+	err := os.Remove(other)
+	for _, name := range []string{"lost+found", ".Trash", "log"} {
+		err = errors.Join(err, os.Mkdir(filepath.Join(dir, name), 0o700))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails(t, exitNotFound, "no Ringfence data", "", "topic", "ls", "--data-dir", dir)
+	ok(t, "", "topic", "create", "t", "--data-dir", dir)
+	if out := ok(t, "", "topic", "ls", "--data-dir", dir); !strings.Contains(out, "TOPIC") {
+		t.Errorf("topic ls: %s", out)
+	}
+	// An unmounted half of it is for the engine to find.
+	if err := os.Rename(filepath.Join(dir, "meta"), filepath.Join(dir, "away")); err != nil {
+		t.Fatal(err)
+	}
+	if r := ringfence(t, "", "topic", "ls", "--data-dir", dir); r.code == 0 || r.code == exitNotFound {
+		t.Errorf("without its metadata: %+v", r)
 	}
 }
 

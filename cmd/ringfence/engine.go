@@ -19,7 +19,7 @@ func (a *app) withEngineOr(ctx context.Context, create bool, locked string, f fu
 	if err := checkIO(a.engine); err != nil {
 		return err
 	}
-	dir, err := a.resolveDataDir(create)
+	dir, err := a.dirToOpen(create)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,12 @@ func TestMissingSegmentFile(t *testing.T) {
 		t.Errorf("topic describe: %s", text)
 	}
 
+	// Of all the files one is missing, and it alone is damage.
+	r := ringfence(t, "", in("segment", "verify")...)
+	if r.code != exitDamaged || !strings.Contains(r.out, file+": missing: 100 records cannot be read") || strings.Count(r.out, ": ok, fenced") != 2 ||
+		!strings.Contains(r.out, "2 files checked, 1 missing") {
+		t.Errorf("segment verify of the directory: %+v", r)
+	}
 	for _, tt := range []struct {
 		in, file string
 		code     int
@@ -51,12 +57,16 @@ func TestMissingSegmentFile(t *testing.T) {
 	if len(holes) != 1 || holes[0] != (holeReport{Offset: 100, Records: 100, Accepted: true}) {
 		t.Errorf("accepted %+v", holes)
 	}
-	r := ringfence(t, "", in("consume", "t")...)
+	r = ringfence(t, "", in("consume", "t")...)
 	if r.code != 0 || r.out != first+lines(100) || !strings.Contains(r.err, "range 0: 100 offsets from 100 on are gone: they were damaged or missing, and their loss was accepted") {
 		t.Errorf("after it was accepted: exit %d, %d bytes: %s", r.code, len(r.out), r.err)
 	}
 	if out := ok(t, "", "segment", "accept-loss", file); !strings.Contains(out, "already on record: the loss of 100 records") {
 		t.Errorf("again: %s", out)
+	}
+	reps := parse[[]verifyReport](t, ok(t, "", in("segment", "verify", "--json")...))
+	if len(reps) != 3 || reps[2].File != file || !reps[2].Accepted || !reps[2].OK || reps[0].Accepted {
+		t.Errorf("segment verify of the directory: %+v", reps)
 	}
 	d := parse[detailReport](t, ok(t, "", in("topic", "describe", "t", "--json")...))
 	if s := d.All[0].Segments[1]; d.Damaged != 0 || !s.Missing || s.Lost != 100 || s.GivenUp != 100 || s.Damage == "" {

@@ -87,6 +87,9 @@ func TestMissingUnderAServer(t *testing.T) {
 	if r.code != exitLocked || !strings.Contains(r.err, "stop that process first") || strings.Contains(r.err, "--server") {
 		t.Errorf("%+v", r)
 	}
+	if r := ringfence(t, "", "segment", "verify", "--data-dir", dir); r.code != exitOK || !strings.Contains(r.err, "topic describe") || strings.Contains(r.out, "missing") {
+		t.Errorf("verify of a directory that is open: %+v", r)
+	}
 }
 
 // A header and its copy are gone: the error names the file as it is found from anywhere,

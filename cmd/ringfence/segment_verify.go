@@ -14,15 +14,28 @@ import (
 
 func (a *app) segmentVerifyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "verify FILE...",
+		Use:   "verify [FILE...]",
 		Short: "Check every byte of segment files that matters",
 		Long: `Check every byte of segment files that matters: header, latch, each frame with its
 payload and padding, footer. Damage is reported with file and byte and ends with
 exit code 7, or with 0 if all of it is a loss that 'segment accept-loss' has put on
 record: the report says accepted then. The incomplete tail of an open segment, as a crash leaves it, is no
-damage and ends with 8. With several files the gravest code counts.`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.segmentVerify(cmd.Context(), args) },
+damage and ends with 8. With several files the gravest code counts.
+
+Without a file all those of the data directory are checked, and those that the metadata
+knows and that are missing are damage too. For that the directory is opened, which
+recovers and closes what a crash left open. Where another process has it open the files
+are checked as they lie there, and what was missing before 'ringfence topic describe'
+says.`,
+		Example: `  ringfence segment verify --data-dir /var/lib/ringfence
+  ringfence segment verify /var/lib/ringfence/log/topics/*/*.seg`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.verifyDir(cmd.Context())
+			}
+			return a.segmentVerify(cmd.Context(), args, len(args) == 1, nil)
+		},
 	}
 }
 
@@ -54,26 +67,36 @@ type problemReport struct {
 	Accepted bool   `json:"accepted"`
 }
 
-func (a *app) segmentVerify(ctx context.Context, files []string) error {
+// segmentVerify verifies files, and tells of missing ones. If it is about one alone there
+// may be nothing to report.
+func (a *app) segmentVerify(ctx context.Context, files []string, alone bool, missing []missingFile) error {
 	reports := []verifyReport{}
 	var worst error
 	refused := func(err error) bool { // there is nothing to report but the error
 		code := exitCode(err)
-		return err != nil && len(files) == 1 && code != exitDamaged && code != exitIncomplete
+		return err != nil && alone && code != exitDamaged && code != exitIncomplete
+	}
+	take := func(r verifyReport, err error) {
+		reports = append(reports, r)
+		if err != nil && (worst == nil || graver(exitCode(err), exitCode(worst))) {
+			worst = err
+		}
 	}
 	for _, file := range files {
 		rep, err := a.verifyOne(ctx, file)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r := verifyJSON(file, rep, err)
-		reports = append(reports, r)
 		if !a.json && !refused(err) {
 			a.printVerified(file, rep, err)
 		}
-		if err != nil && (worst == nil || graver(exitCode(err), exitCode(worst))) {
-			worst = err
+		take(verifyJSON(file, rep, err), err)
+	}
+	for _, m := range missing {
+		if !a.json {
+			a.printMissing(m)
 		}
+		take(m.report())
 	}
 	if a.json {
 		if err := a.printJSON(reports); err != nil {

@@ -153,7 +153,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	dir, err := a.resolveDataDir(true)
+	dir, err := a.dirToOpen(true)
 	if err != nil {
 		return err
 	}
