@@ -45,7 +45,6 @@ func (v *Verdict) mend(f disk.File) error {
 	if !ok {
 		return nil // a settlement alone says where the file ends
 	}
-	b := make([]byte, block)
 	for _, x := range []struct {
 		state  *slotState
 		letter byte
@@ -54,11 +53,20 @@ func (v *Verdict) mend(f disk.File) error {
 		if *x.state == slotValid {
 			continue
 		}
-		good.put(b, x.letter, v.hdr.Salt)
-		if err := f.WriteAt(b, x.at); err != nil {
-			return fmt.Errorf("segfile: latch: %w", err)
+		if err := good.write(f, x.letter, x.at, v.hdr.Salt); err != nil {
+			return err
 		}
 		*x.state = slotValid
+	}
+	return nil
+}
+
+// write makes one slot of a file durable.
+func (s *slot) write(f disk.File, letter byte, at int64, salt uint64) error {
+	b := make([]byte, block)
+	s.put(b, letter, salt)
+	if err := f.WriteAt(b, at); err != nil {
+		return fmt.Errorf("segfile: latch: %w", err)
 	}
 	return nil
 }
@@ -80,17 +88,10 @@ func RenewLatch(d disk.Disk, name string) error {
 	if !ok {
 		return fmt.Errorf("%w: %s", ErrOpen, name)
 	}
-	for _, x := range []struct {
-		letter byte
-		at     int64
-	}{{'A', slotA}, {'B', slotB}} {
-		b := make([]byte, block)
-		s.put(b, x.letter, o.hdr.Salt)
-		if err := o.f.WriteAt(b, x.at); err != nil {
-			return fmt.Errorf("segfile: latch: %w", err)
-		}
+	if err := s.write(o.f, 'A', slotA, o.hdr.Salt); err != nil {
+		return err
 	}
-	return nil
+	return s.write(o.f, 'B', slotB, o.hdr.Salt)
 }
 
 // Trim gives blocks behind the footer of a fenced copy back. It may take long.

@@ -148,12 +148,12 @@ func (s *Segment) latchFailed(short bool) (fence.End, error) {
 		}
 		s.hardened = true
 	}
-	if v.Latch.State() != fence.Open { // of the write that failed
-		if err := segfile.RenewLatch(s.store.disk, s.name); err != nil {
-			return fence.End{}, err
-		}
+	if v.Latch.State() == fence.Open {
+		_, err = v.Fence(s.store.opts.Now().UnixMilli(), s.store.opts.FenceID())
+	} else { // it is of the write that failed
+		err = segfile.RenewLatch(s.store.disk, s.name)
 	}
-	if _, err := v.Fence(s.store.opts.Now().UnixMilli(), s.store.opts.FenceID()); err != nil {
+	if err != nil {
 		return fence.End{}, err
 	}
 	return s.reopen()
