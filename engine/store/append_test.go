@@ -92,6 +92,43 @@ func TestLateFlushDoesNotIdleTheDevice(t *testing.T) {
 	sound(t, d, seg.File())
 }
 
+// What lies done behind a checkpoint that is late is bounded as behind any other write.
+func TestLateCheckpointBoundsWhatIsBehind(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 3))
+	d := newDisk(1)
+	o := testOptions()
+	o.SegmentBytes, o.OverlapBytes, o.CheckpointBytes = 32<<20, 1, 1
+	s, _ := openStore(t, d, o)
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	hold := d.Hold(func(e simdisk.Event) bool { return appendWrite(e) && e.Name == seg.File() && e.Len < 1<<20 })
+	defer hold.Release()
+	p := &source{id: 1}
+	var all []*flying
+	for range 14 {
+		f, err := send(t, seg, p.next(rng, 1, 1<<20))
+		must(t, err)
+		all = append(all, f)
+	}
+	sh := seg.shard
+	eventually(t, "nothing but the checkpoint to be on its way", func() bool {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return hold.Count() == 1 && !sh.submitting && sh.q.InFlight() == 1 && !seg.mayStart()
+	})
+	sh.mu.Lock()
+	behind, waiting := seg.aloft, seg.queue.len()
+	sh.mu.Unlock()
+	if behind < 2*aloftBytes || behind > 2*aloftBytes+2<<20 || waiting == 0 {
+		t.Errorf("%d bytes are done behind it and %d appends wait, want a little over %d and some", behind, waiting, 2*aloftBytes)
+	}
+	hold.Release()
+	for _, f := range all {
+		f.wait(t)
+		must(t, f.Err)
+	}
+	sound(t, d, seg.File())
+}
+
 // C07: flushes complete in any order; nobody is answered, and no reader sees a
 // record, before all flushes in front are durable.
 func TestC07OnlyTheContiguousPrefixIsAnswered(t *testing.T) {

@@ -60,11 +60,11 @@ func (s *Segment) mayStart() bool {
 		return false
 	case s.behindStranger(s.queue.peek()):
 		return false
+	case s.aloft >= 2*aloftBytes: // most of it done, behind one that is not
+		return false
 	case n == 0:
 		return true
 	case n >= fewFlushes && s.aloft+int64(len(s.queue.peek().Frame)) > aloftBytes:
-		return false
-	case s.aloft >= 2*aloftBytes: // most of it done, behind one that is not
 		return false
 	}
 	return s.queued >= s.store.opts.OverlapBytes<<min(n-1, fewFlushes)
