@@ -6,13 +6,18 @@ import (
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
+type protocolName interface {
+	wire.Key | wire.Code
+	String() string
+}
+
 // named counts by the names of the protocol, which are few: a client cannot add any.
-type named[K wire.Key | wire.Code] struct {
+type named[K protocolName] struct {
 	by    map[K]*atomic.Int64 // filled once
 	other atomic.Int64        // what has no name
 }
 
-func countNamed[K wire.Key | wire.Code](all []K) *named[K] {
+func countNamed[K protocolName](all []K) *named[K] {
 	n := &named[K]{by: make(map[K]*atomic.Int64, len(all))}
 	for _, k := range all {
 		n.by[k] = new(atomic.Int64)
@@ -33,18 +38,8 @@ func (n *named[K]) read() (sum int64, by map[string]int64) {
 	by = map[string]int64{"other": n.other.Load()}
 	sum = by["other"]
 	for k, c := range n.by {
-		by[nameOf(k)] = c.Load()
-		sum += by[nameOf(k)]
+		by[k.String()] = c.Load()
+		sum += by[k.String()]
 	}
 	return sum, by
-}
-
-func nameOf[K wire.Key | wire.Code](k K) string {
-	switch k := any(k).(type) {
-	case wire.Key:
-		return k.String()
-	case wire.Code:
-		return k.String()
-	}
-	return ""
 }
