@@ -57,27 +57,64 @@ func TestArenaKeepsBlocksApart(t *testing.T) {
 		if err := a.Check(); err != nil || a.InUse() != 0 {
 			t.Fatal(a.InUse(), err)
 		}
-		largest := Block << (len(a.heads) - 1)
+		largest := Block << (len(a.free) - 1)
 		if _, ok := a.Alloc(largest); !ok {
 			t.Fatalf("pages=%d: free blocks did not join to %d bytes again", pages, largest)
 		}
 	}
 }
 
-func TestArenaGivesTheLastFreedFirst(t *testing.T) {
-	a := New(make([]byte, 65*Block))
-	var blocks [][]byte
-	for range 8 {
-		b, _ := a.Alloc(Block)
-		blocks = append(blocks, b)
+// Large blocks go round the arena, past what is still given out, before one comes again;
+// small ones stay together where there is the least to spare.
+func TestArenaGivesLargeBlocksInTurn(t *testing.T) {
+	const size = Block << inTurn
+	a := New(aligned(16 * size))
+	start := func(n int) int {
+		t.Helper()
+		b, ok := a.Alloc(n)
+		if !ok {
+			t.Fatalf("no block of %d bytes", n)
+		}
+		if at := address(b) - a.base; at%size != 0 {
+			t.Fatalf("a block at %d", at)
+		}
+		a.Free(b)
+		return int(address(b)-a.base) / size
 	}
-	a.Free(blocks[2])
-	a.Free(blocks[5]) // neither's buddy is free: both stay blocks of one page
-	for _, want := range []int{5, 2} {
-		if b, ok := a.Alloc(100); !ok || address(b) != address(blocks[want]) {
-			t.Fatalf("did not get block %d back first", want)
+	for want := range 16 {
+		if got := start(size - want); got != want {
+			t.Fatalf("block %d was given out, want %d", got, want)
 		}
 	}
+	kept, _ := a.Alloc(size) // the first again
+	small, _ := a.Alloc(1)
+	for i, want := range []int{2, 4, 6, 8} { // pairs, from the first whole one
+		if got := start(2 * size); got != want {
+			t.Fatalf("pair %d was given out at block %d, want %d", i, got, want)
+		}
+	}
+	if at := int(address(small)-a.base) / size; at != 1 {
+		t.Fatalf("a small block lies in block %d, want the least that is free, 1", at)
+	}
+	for want := 10; want < 16; want++ {
+		if got := start(size); got != want {
+			t.Fatalf("block %d was given out, want %d", got, want)
+		}
+	}
+	if got := start(size); got != 2 {
+		t.Fatalf("block %d was given out, want 2: 0 and 1 are in use", got)
+	}
+	a.Free(kept)
+	a.Free(small)
+	if err := a.Check(); err != nil || a.InUse() != 0 {
+		t.Fatal(a.InUse(), err)
+	}
+}
+
+// aligned is memory of which New leaves nothing out.
+func aligned(n int) []byte {
+	mem := make([]byte, n+Block)
+	return mem[int(-address(mem)%Block):][:n]
 }
 
 func TestArenaRefusesWrongFrees(t *testing.T) {
