@@ -115,8 +115,9 @@ func (a *app) takeCommon(cmd *cobra.Command) error {
 		if !set || value == "" || flags.Changed(name) {
 			continue
 		}
-		if err := flags.Lookup(name).Value.Set(value); err != nil {
-			return usageError{fmt.Errorf("%s is %q: %w", variableOf(name), value, err)}
+		f := flags.Lookup(name)
+		if err := f.Value.Set(value); err != nil {
+			return usageError{fmt.Errorf("%s is %q: %w", variableOf(name), value, meant(f, err))}
 		}
 		a.client.from[name] = variableOf(name)
 	}

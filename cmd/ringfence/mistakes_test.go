@@ -93,7 +93,7 @@ func TestN01MistakesInSettings(t *testing.T) {
 						environ = nil // which would win
 					}
 				}
-				if code, said := with(t, environ, args...); code != exitUsage || !strings.Contains(said, name) && !strings.Contains(said, variableOf(name)) && !strings.Contains(said, value) {
+				if code, said := with(t, environ, args...); code != exitUsage || goText(said) || !strings.Contains(said, name) && !strings.Contains(said, variableOf(name)) && !strings.Contains(said, value) {
 					t.Errorf("%s = %.40q, %s: exit %d, want %d and its name:\n%.300s", name, value, where, code, exitUsage, said)
 				}
 			}
@@ -131,13 +131,32 @@ func TestMistakesInEveryFlag(t *testing.T) {
 			}
 			seen++
 			args := append(strings.Fields(words), "--"+f.Name+"=no such value")
-			if code, said := with(t, nil, args...); code != exitUsage || !strings.Contains(said, f.Name) {
+			if code, said := with(t, nil, args...); code != exitUsage || !strings.Contains(said, f.Name) || wanted[f.Value.Type()] != "" && !strings.Contains(said, "want ") || goText(said) {
 				t.Errorf("%v: exit %d, want %d: %s", args, code, exitUsage, said)
 			}
 		})
 	}
 	if seen < 60 {
 		t.Errorf("only %d flags", seen)
+	}
+}
+
+// goText says whether somebody reads what a function of Go says of a number or a time.
+func goText(said string) bool {
+	return strings.Contains(said, "strconv") || strings.Contains(said, "parsing") || strings.Contains(said, "time: ")
+}
+
+// A number too large for its flag, and a time in a variable, are told in the same words.
+func TestNumbersInOurWords(t *testing.T) {
+	for _, c := range []struct{ line, env, says string }{
+		{"consume t --max 99999999999999999999", "", `invalid argument "99999999999999999999" for "--max": want a whole number, and none that large`},
+		{"topic create t --bits 256", "", "want a whole number from 0 to 255, and none that large"},
+		{"topic ls", "RINGFENCE_TIMEOUT=soon", `RINGFENCE_TIMEOUT is "soon": want a time like 500ms, 30s or 1h30m`},
+		{"serve", "RINGFENCE_MAX_REQUESTS=99999999999999999999", "want a whole number, and none that large"},
+	} {
+		if code, said := with(t, []string{c.env}, strings.Fields(c.line)...); code != exitUsage || !strings.Contains(said, c.says) || goText(said) {
+			t.Errorf("%s: exit %d: %s, want %q", c.line, code, said, c.says)
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.takeCommon(cmd) }
 	root.SetUsageFunc(usage)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
+		return usageError{fmt.Errorf("%w\nSee '%s --help'", flagError(err), cmd.CommandPath())}
 	})
 	root.Version = thisVersion().String()
 	root.SetVersionTemplate("{{.Version}}\n")

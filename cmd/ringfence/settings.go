@@ -99,7 +99,7 @@ func resolveSettings(cmd *cobra.Command, file string, environ []string, hidden .
 				break
 			}
 			if e := flags.Set(f.Name, given.Value); e != nil {
-				err = errors.Join(err, usageError{fmt.Errorf("%s: %s = %q: %w", given.Source, f.Name, given.Value, e)})
+				err = errors.Join(err, usageError{fmt.Errorf("%s: %s = %q: %w", given.Source, f.Name, given.Value, meant(f, e))})
 			}
 			s.Source = given.Source
 		}
