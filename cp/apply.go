@@ -170,7 +170,7 @@ func (c BindTopicPolicy) apply(s *State) Reply {
 }
 
 func (c DefinePolicy) apply(s *State) Reply {
-	if !ValidName(c.Name) || c.Policy.Validate() != nil {
+	if !ValidName(c.Name) || c.Policy.check(true) != nil {
 		return refuse(ErrInvalidPolicy)
 	}
 	if _, redefined := s.policies[c.Name]; !redefined && len(s.policies) >= MaxPolicies {

@@ -35,7 +35,7 @@ func (s *State) Check() error {
 		if name == "" || len(name) > MaxName {
 			return fmt.Errorf("cp: policy name %q", name)
 		}
-		if err := p.Validate(); err != nil {
+		if err := p.check(true); err != nil {
 			return fmt.Errorf("cp: policy %q: %w", name, err)
 		}
 	}

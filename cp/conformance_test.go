@@ -322,6 +322,25 @@ func TestSealAndDeleteTopic(t *testing.T) {
 	m.do(cp.SplitRange{Range: rangeID(0)}, cp.ErrNoSuchRange)
 }
 
+// What an earlier version let policies say stays in logs and snapshots, and is no policy that
+// anybody defines today.
+func TestPoliciesOfEarlierVersionsStay(t *testing.T) {
+	m := newMachine(t)
+	for name, p := range map[string]cp.Policy{
+		"small": {SegmentMaxBytes: cp.Limit(1)},
+		"long":  {MaxAge: cp.Limit(math.MaxInt64), SegmentMaxAge: cp.Limit(cp.MaxPolicyAge + 1)},
+		"large": {MaxBytes: cp.Limit(cp.MaxPolicyBytes + 1)},
+	} {
+		if err := p.Validate(); !errors.Is(err, cp.ErrInvalidPolicy) {
+			t.Errorf("%s can be defined: %v", name, err)
+		}
+		m.do(cp.DefinePolicy{Name: name, Policy: p}, nil)
+		if q, ok := restored(t, snapshot(t, m.State)).Policy(name); !ok || q != p {
+			t.Errorf("%s came back as %+v", name, q)
+		}
+	}
+}
+
 func TestPolicies(t *testing.T) {
 	m := newMachine(t)
 	week := cp.Policy{MaxAge: cp.Limit(7 * 86_400_000), MaxBytes: cp.Unlimited(), SpreadBy: cp.SpreadOver("rack")}
@@ -335,15 +354,15 @@ func TestPolicies(t *testing.T) {
 		t.Fatalf("week is %+v, %v", p, ok)
 	}
 	bad := map[string]cp.Policy{
-		"MaxAge is -1 ms: want 0 or more":                         {MaxAge: cp.Limit(-1)},
-		"MaxBytes is -9223372036854775808 bytes: want 0 or more":  {MaxBytes: cp.Limit(math.MinInt64)},
-		"SegmentMaxAge is 59999 ms: want 60000 or more":           {SegmentMaxAge: cp.Limit(cp.MinSegmentAge - 1)},
-		"SegmentMaxBytes is 0 bytes: want 1 or more":              {SegmentMaxBytes: cp.Limit(0)},
-		"SpreadBy names an attribute of 0 bytes: want 1 to 255":   {SpreadBy: cp.SpreadOver("")},
+		"MaxAge is -1 ms: want 0 ms to 3153600000000 ms (36500d), or off":                                                {MaxAge: cp.Limit(-1)},
+		"MaxBytes is -9223372036854775808 bytes (-8388608 TiB): want 0 bytes to 1152921504606846976 bytes (1048576 TiB)": {MaxBytes: cp.Limit(math.MinInt64)},
+		"SegmentMaxAge is 59999 ms: want 60000 ms (1m) to 3153600000000 ms (36500d), or off":                             {SegmentMaxAge: cp.Limit(cp.MinSegmentAge - 1)},
+		"SegmentMaxBytes is 0 bytes: want 1048576 bytes (1 MiB) to 1152921504606846976 bytes (1048576 TiB), or off":      {SegmentMaxBytes: cp.Limit(0)},
+		"SpreadBy names an attribute of 0 bytes: want 1 to 255":                                                          {SpreadBy: cp.SpreadOver("")},
 		"SpreadBy has the setting 9":                              {SpreadBy: cp.Spread{Setting: 9}},
 		"SpreadBy names an attribute and is not set":              {SpreadBy: cp.Spread{Attribute: "rack"}},
 		"MaxAge has the setting 9: want a limit, off or inherit":  {MaxAge: cp.Bound{Setting: 9}},
-		"MaxAge is off and has the value 5 ms: only a limit has ": {MaxAge: cp.Bound{Setting: cp.Off, N: 5}},
+		"MaxAge is off and has the value 5: only a limit has one": {MaxAge: cp.Bound{Setting: cp.Off, N: 5}},
 	}
 	for says, p := range bad {
 		if err := p.Validate(); !errors.Is(err, cp.ErrInvalidPolicy) || !strings.Contains(err.Error(), says) {

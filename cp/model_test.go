@@ -164,7 +164,7 @@ func (m *model) apply(cmd cp.Command) error {
 			return nil
 		})
 	case cp.DefinePolicy:
-		if c.Name == "" || c.Policy.Validate() != nil {
+		if c.Name == "" || storable(c.Policy) != nil {
 			return cp.ErrInvalidPolicy
 		}
 		m.policies[c.Name] = c.Policy
@@ -312,4 +312,13 @@ func (m *model) seal(c cp.SealSegment) error {
 		}
 		return err
 	})
+}
+
+// storable is Validate, but for segments of any size: what was defined by an earlier version
+// is in logs and snapshots.
+func storable(p cp.Policy) error {
+	if b := &p.SegmentMaxBytes; b.Setting == cp.On && b.N > 0 {
+		b.N = max(b.N, cp.MinSegmentBytes)
+	}
+	return p.Validate()
 }

@@ -3,6 +3,7 @@ package cp
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // Setting says what a policy does about one of its fields. To inherit, to turn
@@ -38,15 +39,15 @@ func (b Bound) over(d Bound) Bound {
 	return b
 }
 
-// check says what is wrong with a bound that may not be under least, in a unit.
-func (b Bound) check(least int64, unit string) error {
+// check says what is wrong with a bound that has to be from least to most.
+func (b Bound) check(least, most int64, text func(n int64) string) error {
 	switch {
 	case b.Setting > On:
 		return fmt.Errorf("has the setting %d: want a limit, off or inherit", b.Setting)
 	case b.Setting != On && b.N != 0:
-		return fmt.Errorf("is %s and has the value %d %s: only a limit has one", b, b.N, unit)
-	case b.Setting == On && b.N < least:
-		return fmt.Errorf("is %d %s: want %d or more", b.N, unit, least)
+		return fmt.Errorf("is %s and has the value %d: only a limit has one", b, b.N)
+	case b.Setting == On && (b.N < least || b.N > most):
+		return fmt.Errorf("is %s: want %s to %s, or off", text(b.N), text(least), text(most))
 	}
 	return nil
 }
@@ -88,7 +89,7 @@ type Policy struct {
 	MaxAge          Bound  // ms a sealed segment is kept after its seal
 	MaxBytes        Bound  // bytes of sealed segments kept per range
 	SegmentMaxAge   Bound  // ms an active segment stays open; at least [MinSegmentAge]
-	SegmentMaxBytes Bound  // bytes after which an active segment rolls; at least 1
+	SegmentMaxBytes Bound  // bytes after which an active segment rolls; at least [MinSegmentBytes]
 	SpreadBy        Spread // where replicas go
 }
 
@@ -104,22 +105,64 @@ func (p Policy) Over(d Policy) Policy {
 	return p
 }
 
+// bounds are the limits of a policy, and what each may be. MaxAge and MaxBytes of 0 are
+// budgets of nothing. Segments are less small than that: each is a file with a header, two
+// producer tables and a footer, and takes some ten durable writes in its life.
+var bounds = []struct {
+	name        string
+	of          func(*Policy) Bound
+	least, most int64
+	stored      int64 // metadata that is here already may have so little
+	text        func(n int64) string
+}{
+	{"MaxAge", func(p *Policy) Bound { return p.MaxAge }, 0, MaxPolicyAge, 0, ageText},
+	{"MaxBytes", func(p *Policy) Bound { return p.MaxBytes }, 0, MaxPolicyBytes, 0, bytesText},
+	{"SegmentMaxAge", func(p *Policy) Bound { return p.SegmentMaxAge }, MinSegmentAge, MaxPolicyAge, MinSegmentAge, ageText},
+	{"SegmentMaxBytes", func(p *Policy) Bound { return p.SegmentMaxBytes }, MinSegmentBytes, MaxPolicyBytes, 1, bytesText},
+}
+
 // Validate says whether p can be defined: nil, or an [ErrInvalidPolicy] that names
-// the field, its value and the limit.
-func (p Policy) Validate() error {
-	for _, f := range []struct {
-		name string
-		err  error
-	}{
-		{"MaxAge", p.MaxAge.check(0, "ms")},
-		{"MaxBytes", p.MaxBytes.check(0, "bytes")},
-		{"SegmentMaxAge", p.SegmentMaxAge.check(MinSegmentAge, "ms")},
-		{"SegmentMaxBytes", p.SegmentMaxBytes.check(1, "bytes")},
-		{"SpreadBy", p.SpreadBy.check()},
-	} {
-		if f.err != nil {
-			return fmt.Errorf("%w: %s %w", ErrInvalidPolicy, f.name, f.err)
+// the field, its value and the limits.
+func (p Policy) Validate() error { return p.check(false) }
+
+// check is Validate. What was accepted once stays: a stored policy, and a command in the
+// log that made it, may have values that an earlier version allowed.
+func (p Policy) check(stored bool) error {
+	for i := range bounds {
+		f := &bounds[i]
+		least, most := f.least, f.most
+		if stored {
+			least, most = f.stored, math.MaxInt64
+		}
+		if err := f.of(&p).check(least, most, f.text); err != nil {
+			return fmt.Errorf("%w: %s %w", ErrInvalidPolicy, f.name, err)
 		}
 	}
+	if err := p.SpreadBy.check(); err != nil {
+		return fmt.Errorf("%w: SpreadBy %w", ErrInvalidPolicy, err)
+	}
 	return nil
+}
+
+// ageText is a number of milliseconds, and what that is in days or minutes.
+func ageText(n int64) string {
+	const minute, day = 60_000, 24 * 60 * 60_000
+	switch {
+	case n != 0 && n%day == 0:
+		return fmt.Sprintf("%d ms (%dd)", n, n/day)
+	case n != 0 && n%minute == 0:
+		return fmt.Sprintf("%d ms (%dm)", n, n/minute)
+	}
+	return fmt.Sprintf("%d ms", n)
+}
+
+// bytesText is a number of bytes, and what that is in MiB or TiB.
+func bytesText(n int64) string {
+	switch {
+	case n != 0 && n%(1<<40) == 0:
+		return fmt.Sprintf("%d bytes (%d TiB)", n, n>>40)
+	case n != 0 && n%(1<<20) == 0:
+		return fmt.Sprintf("%d bytes (%d MiB)", n, n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
 }

@@ -202,7 +202,7 @@ func (in *snapshotReader) policies(s *State) error {
 		if err != nil {
 			return err
 		}
-		if name <= last || len(name) > MaxName || p.Validate() != nil {
+		if name <= last || len(name) > MaxName || p.check(true) != nil {
 			return fmt.Errorf("%w: policy %q", ErrSnapshot, name)
 		}
 		if s.policies == nil {

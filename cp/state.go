@@ -18,9 +18,16 @@ const (
 	MaxRanges     = 1 << 18 // of one topic, active and sealed: a position that names all fits a command
 	MaxGroups     = 1 << 16 // groups of one topic
 	MaxPolicies   = 1 << 16 // definitions
-	MinSegmentAge = 60_000  // ms: the shortest SegmentMaxAge a policy may set
 	keyspace      = 1 << 32 // positions are 32 bits whatever a topic's bits
 	maxSegmentSeq = 1<<32 - 2
+)
+
+// Limits of what a policy may set.
+const (
+	MinSegmentAge   = 60_000                 // ms: the shortest SegmentMaxAge
+	MinSegmentBytes = 1 << 20                // the smallest SegmentMaxBytes
+	MaxPolicyAge    = 36_500 * 24 * 3600_000 // ms: the longest age of any kind, in time.Duration too
+	MaxPolicyBytes  = 1 << 60                // the most bytes of any kind
 )
 
 // State is the metadata of one vnode. The zero value is not usable; see

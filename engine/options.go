@@ -61,7 +61,7 @@ type Options struct {
 // The least that an [Engine] works with.
 const (
 	MinArenaBytes   = 4 << 20
-	MinSegmentBytes = 1 << 20
+	MinSegmentBytes = cp.MinSegmentBytes // also by a policy
 )
 
 const weekMillis = 7 * 24 * 3600 * 1000

@@ -68,6 +68,8 @@ func TestRefusalsEitherWay(t *testing.T) {
 		{exitConflict, engine.ErrNotBuddies, "", []string{"topic", "merge", "wide", "4", "5"}},
 		{exitConflict, engine.ErrRangeSealed, "", []string{"topic", "merge", "wide", "1", "2"}},
 		{exitUsage, engine.ErrInvalidPolicy, "", []string{"topic", "policy", "set", "p", "--segment-max-age", "1s"}},
+		{exitUsage, engine.ErrInvalidPolicy, "", []string{"topic", "policy", "set", "p", "--segment-max-bytes", "1"}},
+		{exitUsage, engine.ErrInvalidPolicy, "", []string{"topic", "policy", "set", "p", "--max-bytes", "2000000TiB"}},
 		{exitUsage, engine.ErrInvalidPolicy, "", []string{"topic", "policy", "set", ""}},
 		{exitUsage, engine.ErrInvalidPolicy, "", []string{"topic", "policy", "set", "\xff"}},
 		{exitConflict, engine.ErrPolicyInUse, "", []string{"topic", "policy", "delete", "kept"}},

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ringfence/ringfence/cp"
 )
 
 // sizeFlag is a number of bytes given as 4096, 64KiB, 1MiB or 2GiB (the "iB" may
@@ -50,21 +52,25 @@ func parseSize(text string) (int64, error) {
 	return n << shift, nil
 }
 
+// maxDays is the longest age there is.
+const maxDays = cp.MaxPolicyAge / (24 * 3600_000)
+
 // ageFlag is a duration that also knows days: 90m, 36h, 7d.
 type ageFlag time.Duration
 
 func (a *ageFlag) Set(text string) error {
+	bad := fmt.Errorf("age %q: want something like 90m, 36h or 7d, up to %dd", text, maxDays)
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.Atoi(days)
-		if err != nil || n < 0 || n > 36500 {
-			return fmt.Errorf("age %q: want something like 90m, 36h or 7d", text)
+		if err != nil || n < 0 || n > maxDays {
+			return bad
 		}
 		*a = ageFlag(time.Duration(n) * 24 * time.Hour)
 		return nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		return fmt.Errorf("age %q: want something like 90m, 36h or 7d", text)
+	if err != nil || d < 0 || d > maxDays*24*time.Hour {
+		return bad
 	}
 	*a = ageFlag(d)
 	return nil

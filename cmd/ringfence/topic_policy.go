@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
@@ -48,8 +49,8 @@ and then every minute.`,
 	age.isAge, segAge.isAge = true, true
 	cmd.Flags().Var(&age, "max-age", "keep a segment this long after it was sealed (7d, 36h, off)")
 	cmd.Flags().Var(&size, "max-bytes", "keep at most this much of each range (10GiB, off)")
-	cmd.Flags().Var(&segAge, "segment-max-age", "roll an open segment after this long")
-	cmd.Flags().Var(&segSize, "segment-max-bytes", "roll an open segment at this size")
+	cmd.Flags().Var(&segAge, "segment-max-age", "roll an open segment after this long (at least 1m, off)")
+	cmd.Flags().Var(&segSize, "segment-max-bytes", "roll an open segment at this size (at least 1MiB, off)")
 	return cmd
 }
 
@@ -162,7 +163,9 @@ func (b *boundFlag) Set(text string) (err error) {
 		if b.isAge {
 			var age ageFlag
 			err = age.Set(text)
-			n = time.Duration(age).Milliseconds()
+			if n = time.Duration(age).Milliseconds(); err == nil && n == 0 && age > 0 { // not a budget of nothing
+				err = fmt.Errorf("age %q: want a millisecond or more", text)
+			}
 		} else {
 			n, err = parseSize(text)
 		}
@@ -220,8 +223,11 @@ func (a *app) printPolicies(list map[string]engine.Policy) {
 func ageText(b engine.Bound) string {
 	if n, ok := b.Get(); ok {
 		age := ageFlag(time.Duration(n) * time.Millisecond)
-		if n == 0 {
+		switch {
+		case n == 0:
 			return "0s"
+		case n > cp.MaxPolicyAge: // of an earlier version
+			return fmt.Sprintf("%dd", n/(24*3600_000))
 		}
 		return age.String()
 	}

@@ -121,8 +121,13 @@ func TestPolicies(t *testing.T) {
 		}
 	}
 	for _, says := range []struct{ flag, value, words string }{
-		{"--segment-max-age", "5s", `policy "x": invalid policy: SegmentMaxAge is 5000 ms: want 60000 or more`},
-		{"--segment-max-bytes", "0", "SegmentMaxBytes is 0 bytes: want 1 or more"},
+		{"--segment-max-age", "5s", `policy "x": invalid policy: SegmentMaxAge is 5000 ms: want 60000 ms (1m) to 3153600000000 ms (36500d), or off`},
+		{"--segment-max-bytes", "1", "SegmentMaxBytes is 1 bytes: want 1048576 bytes (1 MiB) to 1152921504606846976 bytes (1048576 TiB), or off"},
+		{"--max-bytes", "2000000TiB", "MaxBytes is 2199023255552000000 bytes (2000000 TiB): want 0 bytes to"},
+		{"--max-bytes", "9000000TiB", `size "9000000TiB": want a number of bytes`},
+		{"--max-age", "99999d", "up to 36500d"},
+		{"--max-age", "2000000h", "up to 36500d"},
+		{"--max-age", "1us", "want a millisecond or more"},
 		{"--max-bytes", "-1", `"-1" for "--max-bytes"`},
 	} {
 		if r := ringfence(t, "", in("topic", "policy", "set", "x", says.flag, says.value)...); r.code != exitUsage || !strings.Contains(r.err, says.words) {

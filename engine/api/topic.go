@@ -109,8 +109,10 @@ type GroupRange struct {
 //	MaxAge          Bound   how long a sealed segment is kept after its seal, in ms
 //	MaxBytes        Bound   how much of each range is kept in sealed segments, in bytes
 //	SegmentMaxAge   Bound   how long a segment stays open, in ms; at least 60,000
-//	SegmentMaxBytes Bound   the size at which an open segment rolls, in bytes; at least 1
+//	SegmentMaxBytes Bound   the size at which an open segment rolls, in bytes; at least 1 MiB
 //	SpreadBy        Spread  where replicas go; no meaning on a single node
+//
+// No limit is negative, an age at most 36,500 days and a size at most 1 EiB.
 //
 // What is left out inherits the engine's default. Only sealed segments expire, whole,
 // the oldest of a range first. Validate says what is wrong with a policy.

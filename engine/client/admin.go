@@ -119,28 +119,14 @@ func (c *Client) SetPolicy(ctx context.Context, name string, p api.Policy) error
 
 func ofPolicy(name string, err error) error { return api.Of("policy", name, err) }
 
-// The settings of a bound on the wire.
-const (
-	boundInherit = iota
-	boundOff
-	boundLimit
-)
-
-func bound(b api.Bound) *wire.Bound {
-	if n, on := b.Get(); on {
-		return &wire.Bound{Setting: boundLimit, Limit: n}
-	}
-	if b == api.Unlimited() {
-		return &wire.Bound{Setting: boundOff}
-	}
-	return &wire.Bound{Setting: boundInherit}
-}
+// bound is b as it is, whatever it says: the server knows what may be said.
+func bound(b api.Bound) *wire.Bound { return &wire.Bound{Setting: byte(b.Setting), Limit: b.N} }
 
 func boundOf(b *wire.Bound) api.Bound {
-	switch b.Setting {
-	case boundOff:
+	switch cp.Setting(b.Setting) {
+	case cp.Off:
 		return api.Unlimited()
-	case boundLimit:
+	case cp.On:
 		return api.Limit(b.Limit)
 	}
 	return api.Bound{}
