@@ -100,6 +100,8 @@ type Run struct {
 	net  *remote // nil, or how the workers reach the engine
 	text []byte
 	seqs []uint64 // last sequence sent by each worker; owned by its goroutine
+
+	topics int // that were made beside the workload's
 }
 
 // Start opens an engine in dir, which should be empty, and with a retention fills

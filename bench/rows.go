@@ -170,9 +170,9 @@ func cpuCost(w Append, shape Shape) rowFunc {
 	}
 }
 
-// idleFence stores one record, lets the range go quiet, and closes the segment. Then the
-// device is idle too, and the first write to it takes longer than one that follows
-// another, as the floor's do: what fio needs when it waits as long is noted beside.
+// idleFence closes segments that nothing is written to, one after another, as the floor
+// writes. Where the device has been left alone as well, its first write takes longer, of
+// fio as of the engine: what both need then is noted beside.
 func idleFence(ctx context.Context, s *Suite, dir string) (samples []Sample, err error) {
 	run, err := s.start(ctx, dir, Append{RecordSize: 1024})
 	if err != nil {
@@ -188,30 +188,60 @@ func idleFence(ctx context.Context, s *Suite, dir string) (samples []Sample, err
 		if err != nil {
 			return samples, err
 		}
-		fences, err := run.fences(ctx, 100)
+		topics, err := run.idleTopics(ctx, 100)
+		if err != nil {
+			return samples, err
+		}
+		fences, err := run.fences(ctx, topics, 0)
+		if err != nil {
+			return samples, err
+		}
+		if topics, err = run.idleTopics(ctx, 50); err != nil {
+			return samples, err
+		}
+		asleep, err := run.fences(ctx, topics, quiet)
 		if err != nil {
 			return samples, err
 		}
 		e, f := micros(fences.P50), micros(floor.Latency.P50)
 		s.Say("    run %d: %s against %s", len(samples)+1, Figure(e), Figure(f))
 		samples = append(samples, Sample{Engine: e, Floor: f, Ratio: e / f, Notes: map[string]float64{
-			"engine p99 us": micros(fences.P99), "floor p99 us": micros(floor.Latency.P99), "fio p50 us, each write after 5 ms": micros(idle.Latency.P50)}})
+			"engine p99 us": micros(fences.P99), "floor p99 us": micros(floor.Latency.P99),
+			"fio p50 us, each write after 5 ms": micros(idle.Latency.P50), "engine p50 us, each fence after 5 ms": micros(asleep.P50)}})
 	}
 	return samples, nil
 }
 
-// quiet is how long a range is left alone before its segment is closed.
+// quiet is how long nothing is asked of the engine before a segment is closed.
 const quiet = 5 * time.Millisecond
 
-// fences times n fences of idle segments, one by one, as the engine counts them:
-// from the call to the latch on disk.
-func (r *Run) fences(ctx context.Context, n int) (Latency, error) {
-	rec := NewRecorder()
+// idleTopics makes topics with a record each.
+func (r *Run) idleTopics(ctx context.Context, n int) (topics []string, err error) {
 	for range n {
-		if _, err := r.p.Produce(ctx, engine.Record{Key: []byte("fence"), Value: r.text[:1024]}); err != nil {
-			return Latency{}, err
+		r.topics++
+		name := fmt.Sprintf("fence-%d", r.topics)
+		if err := r.e.CreateTopic(ctx, name, engine.TopicOptions{}); err != nil {
+			return nil, err
 		}
-		time.Sleep(quiet)
+		p, err := r.e.NewProducer(engine.ProducerOptions{Topic: name})
+		if err != nil {
+			return nil, err
+		}
+		_, err = p.Produce(ctx, engine.Record{Key: []byte("fence"), Value: r.text[:1024]})
+		if err = errors.Join(err, p.Close(ctx)); err != nil {
+			return nil, err
+		}
+		topics = append(topics, name)
+	}
+	return topics, nil
+}
+
+// fences times the fences of topics' open segments, one by one, as the engine counts
+// them: from the call to the latch on disk.
+func (r *Run) fences(ctx context.Context, topics []string, pause time.Duration) (Latency, error) {
+	rec := NewRecorder()
+	for _, topic := range topics {
+		time.Sleep(pause)
 		before := r.e.Stats()
 		if _, err := r.e.Roll(ctx, topic); err != nil {
 			return Latency{}, err
