@@ -70,6 +70,9 @@ func (w Append) withDefaults() (Append, error) {
 	return w, nil
 }
 
+// waits says whether a worker has one record in flight and waits for it.
+func (w Append) waits() bool { return w.BatchBytes == 0 && w.InFlight+w.Ahead == 1 && w.Rate == 0 }
+
 func (w Append) String() string {
 	what := fmt.Sprintf("%d-byte records one at a time", w.RecordSize)
 	if w.BatchBytes > 0 {
@@ -99,9 +102,15 @@ type Run struct {
 	p    *engine.Producer
 	net  *remote // nil, or how the workers reach the engine
 	text []byte
-	seqs []uint64 // last sequence sent by each worker; owned by its goroutine
+	seqs []lastSeq // of each worker; owned by its goroutine
 
 	topics int // that were made beside the workload's
+}
+
+// lastSeq is the last sequence that a worker sent, on a cache line of its own.
+type lastSeq struct {
+	n uint64
+	_ [56]byte
 }
 
 // Start opens an engine in dir, which should be empty, and with a retention fills
@@ -117,7 +126,7 @@ func (w Append) Start(ctx context.Context, dir string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{w: w, e: e, text: benchText(), seqs: make([]uint64, w.Workers)}
+	r := &Run{w: w, e: e, text: w.text(), seqs: make([]lastSeq, w.Workers)}
 	if err := r.begin(ctx); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -200,6 +209,7 @@ func (r *Run) Close() error { return errors.Join(r.net.close(), r.e.Close()) }
 // Measure runs the workload once.
 func (r *Run) Measure(ctx context.Context) (Result, error) {
 	load := Load{Workers: r.w.Workers, InFlight: r.w.InFlight + r.w.Ahead, Rate: r.w.Rate, Progress: r.w.Progress,
+		Waits:    r.w.waits(),
 		Duration: time.Duration(r.w.Seconds * float64(time.Second))}
 	stopRolls := r.rolls()
 	before, cpu, mallocs := r.e.Stats(), cpuTime(), mallocs()
@@ -323,7 +333,7 @@ func (s *sender) Drop() {
 	if s.batch == nil {
 		return
 	}
-	s.run.seqs[s.worker] -= uint64(s.batch.Len())
+	s.run.seqs[s.worker].n -= uint64(s.batch.Len())
 	s.batch.Discard()
 	s.batch = nil
 }
@@ -352,9 +362,10 @@ func (s *sender) add(b parcel) error {
 
 // stamp writes who sent the record and as which one, which the read-back checks.
 func (s *sender) stamp(key []byte) {
-	s.run.seqs[s.worker]++
+	seq := &s.run.seqs[s.worker].n
+	*seq++
 	binary.BigEndian.PutUint64(key, uint64(s.worker))
-	binary.BigEndian.PutUint64(key[8:], s.run.seqs[s.worker])
+	binary.BigEndian.PutUint64(key[8:], *seq)
 }
 
 // text returns the next n bytes of text, n up to a quarter of it.
@@ -365,6 +376,17 @@ func (s *sender) text(n int) []byte {
 	t := s.run.text[s.at : s.at+n]
 	s.at += n
 	return t
+}
+
+// text is what records are copied from: as much as compresses like that of many records
+// where it is compressed, and otherwise no more than stays in a processor's cache, as what
+// a producer has just made does.
+func (w Append) text() []byte {
+	text := benchText()
+	if w.Codec == engine.None {
+		text = text[:min(len(text), max(256<<10, 4*w.RecordSize))]
+	}
+	return text
 }
 
 // benchText is 4 MiB that compress as log lines do.

@@ -18,11 +18,13 @@ func NewRecorder() *Recorder {
 	return &Recorder{h: hdrhistogram.New(int64(time.Microsecond), int64(10*time.Minute), 3)}
 }
 
-// Record adds one latency; what lies outside the range counts as its nearest end.
-func (r *Recorder) Record(d time.Duration) {
+// Record adds latencies; what lies outside the range counts as its nearest end.
+func (r *Recorder) Record(took ...time.Duration) {
 	r.mu.Lock()
-	_ = r.h.RecordValue(min(max(int64(d), int64(time.Microsecond)), int64(10*time.Minute))) // in range by construction
-	r.sum += d
+	for _, d := range took {
+		_ = r.h.RecordValue(min(max(int64(d), int64(time.Microsecond)), int64(10*time.Minute))) // in range by construction
+		r.sum += d
+	}
 	r.mu.Unlock()
 }
 

@@ -28,6 +28,9 @@ type Load struct {
 	Workers  int           // goroutines, each with its own Sender
 	InFlight int           // batches that one worker has sent and not yet seen answered
 	Duration time.Duration // how long to send; what is in flight then is waited for
+	// Waits says that Send returns when done was called, so that a worker has one batch
+	// in flight, and the next is due when it was answered.
+	Waits bool
 	// Rate is batches a second over all workers, 0 for as fast as the target
 	// takes them. With a rate a batch's latency counts from the moment it was due,
 	// not from when the target was ready to take it, so that a stall is seen by
@@ -52,7 +55,7 @@ type Sent struct {
 }
 
 func (l Load) check() error {
-	if l.Workers < 1 || l.InFlight < 1 || l.Duration <= 0 || l.Rate < 0 {
+	if l.Workers < 1 || l.InFlight < 1 || l.Duration <= 0 || l.Rate < 0 || l.Waits && (l.InFlight > 1 || l.Rate > 0) {
 		return fmt.Errorf("bench: load of %d workers with %d in flight for %s at rate %g", l.Workers, l.InFlight, l.Duration, l.Rate)
 	}
 	return nil
@@ -74,7 +77,11 @@ func (l Load) Run(ctx context.Context, newSender func(worker int) (Sender, error
 	stop := r.report()
 	var wg sync.WaitGroup
 	for _, s := range senders {
-		wg.Go(func() { r.work(ctx, s) })
+		if l.Waits {
+			wg.Go(func() { r.oneByOne(ctx, s) })
+		} else {
+			wg.Go(func() { r.work(ctx, s) })
+		}
 	}
 	wg.Wait()
 	took := time.Since(r.start)
@@ -126,8 +133,7 @@ func (r *loadRun) tickets() chan *ticket {
 func (r *loadRun) work(ctx context.Context, s Sender) {
 	free := r.tickets()
 	end := r.start.Add(r.Duration)
-	limit := cmp.Or(r.MaxErrors, 1000)
-	for ctx.Err() == nil && r.errors.Load() < limit {
+	for ctx.Err() == nil && !r.failed() {
 		if err := s.Fill(ctx); err != nil {
 			r.finish(time.Now(), err)
 			continue
@@ -161,6 +167,39 @@ func (r *loadRun) work(ctx context.Context, s Sender) {
 	}
 }
 
+// oneByOne is work for senders that wait. What it measures with is the worker's own: of
+// many workers each would otherwise wait for the others' books.
+func (r *loadRun) oneByOne(ctx context.Context, s Sender) {
+	var outcome error
+	done := func(err error) { outcome = err }
+	took := make([]time.Duration, 0, 128)
+	keep := func() {
+		r.latency.Record(took...)
+		r.batches.Add(int64(len(took)))
+		took = took[:0]
+	}
+	defer keep()
+	end := r.start.Add(r.Duration)
+	calm := context.WithoutCancel(ctx) // what is sent is answered: to wait for more than that costs each record
+	for now := time.Now(); now.Before(end) && ctx.Err() == nil && !r.failed(); {
+		outcome = nil
+		err := s.Fill(ctx)
+		if err == nil {
+			err = cmp.Or(s.Send(calm, done), outcome)
+		}
+		then := time.Now()
+		if err != nil {
+			r.fail(err)
+		} else if took = append(took, then.Sub(now)); len(took) == cap(took) {
+			keep()
+		}
+		now = then
+	}
+}
+
+// failed says whether there were too many errors to go on.
+func (r *loadRun) failed() bool { return r.errors.Load() >= cmp.Or(r.MaxErrors, 1000) }
+
 // next waits for the next place in the schedule; without a rate there is none.
 func (r *loadRun) next(ctx context.Context, end time.Time) (due time.Time, ok bool) {
 	if r.Rate == 0 {
@@ -183,13 +222,16 @@ func (r *loadRun) next(ctx context.Context, end time.Time) (due time.Time, ok bo
 
 func (r *loadRun) finish(due time.Time, err error) {
 	if err != nil {
-		failed := err // apart, so that only an error goes to the heap
-		r.errors.Add(1)
-		r.first.CompareAndSwap(nil, &failed)
+		r.fail(err)
 		return
 	}
 	r.latency.Record(time.Since(due))
 	r.batches.Add(1)
+}
+
+func (r *loadRun) fail(err error) {
+	r.errors.Add(1)
+	r.first.CompareAndSwap(nil, &err)
 }
 
 func (r *loadRun) lateBy(d time.Duration) {

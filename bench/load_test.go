@@ -101,6 +101,30 @@ func TestLoadCountsErrorsApart(t *testing.T) {
 	})
 }
 
+// A worker that waits counts the same.
+func TestLoadWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []*failing
+		sent, err := Load{Workers: 3, InFlight: 1, Waits: true, Duration: time.Second}.Run(t.Context(), func(int) (Sender, error) {
+			all = append(all, &failing{every: 10})
+			return all[len(all)-1], nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		good, bad := int64(0), int64(0)
+		for _, f := range all {
+			good, bad = good+int64(f.sent-f.sent/10), bad+int64(f.sent/10)
+		}
+		if sent.Batches != good || sent.Errors != bad || good != 3000 || sent.Latency.Count != good || !errors.Is(sent.FirstError, errTest) {
+			t.Errorf("%d good and %d bad, first %v, %d latencies: want %d and %d", sent.Batches, sent.Errors, sent.FirstError, sent.Latency.Count, good, bad)
+		}
+		if sent.Latency.Mean != time.Millisecond || sent.Latency.Max > 2*time.Millisecond {
+			t.Errorf("latencies of %s and at most %s, each took a millisecond", sent.Latency.Mean, sent.Latency.Max)
+		}
+	})
+}
+
 func TestLoadStopsAtMaxErrors(t *testing.T) {
 	f := &failing{every: 1}
 	sent, err := Load{Workers: 1, InFlight: 1, Duration: time.Hour, MaxErrors: 7}.Run(t.Context(), func(int) (Sender, error) { return f, nil })
@@ -110,7 +134,7 @@ func TestLoadStopsAtMaxErrors(t *testing.T) {
 }
 
 func TestLoadChecksItself(t *testing.T) {
-	for _, l := range []Load{{}, {Workers: 1, InFlight: 1}, {Workers: 1, Duration: 1}, {InFlight: 1, Duration: 1}, {1, 1, 1, -1, 0, nil}} {
+	for _, l := range []Load{{}, {Workers: 1, InFlight: 1}, {Workers: 1, Duration: 1}, {InFlight: 1, Duration: 1}, {Workers: 1, InFlight: 1, Duration: 1, Rate: -1}, {Workers: 1, InFlight: 2, Duration: 1, Waits: true}, {Workers: 1, InFlight: 1, Duration: 1, Rate: 1, Waits: true}} {
 		if _, err := l.Run(t.Context(), nil); err == nil {
 			t.Errorf("%+v was accepted", l)
 		}

@@ -126,9 +126,10 @@ func (b *readBack) jump(to uint64) {
 }
 
 // end checks that everything up to the last was read or removed.
-func (b *readBack) end(seqs []uint64) error {
+func (b *readBack) end(seqs []lastSeq) error {
 	var sum uint64
-	for worker, seq := range seqs {
+	for worker := range seqs {
+		seq := seqs[worker].n
 		sum += seq
 		if b.last[worker] == 0 && b.removed {
 			continue // all of this worker's were removed

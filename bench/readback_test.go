@@ -47,7 +47,7 @@ func TestReadBackAgainstRetention(t *testing.T) {
 			}
 		}
 		if err == nil {
-			err = b.end([]uint64{3, 2})
+			err = b.end([]lastSeq{{n: 3}, {n: 2}})
 		}
 		if (err == nil) != tt.ok {
 			t.Errorf("%s: %v", name, err)
@@ -68,7 +68,7 @@ func TestReadBackFromAnotherProcess(t *testing.T) {
 	lines.Scan()
 	defer os.RemoveAll(filepath.Dir(lines.Text()))
 	w := Append{RecordSize: 1000, BatchBytes: 64 << 10, InFlight: 4, Workers: 2}
-	a := &apart{Run: &Run{w: w, text: benchText(), seqs: make([]uint64, w.Workers), net: &remote{}}, stores: true}
+	a := &apart{Run: &Run{w: w, text: benchText(), seqs: make([]lastSeq, w.Workers), net: &remote{}}, stores: true}
 	for range w.Workers {
 		c, err := client.DialShm(t.Context(), lines.Text(), client.Options{MemoryBytes: 2 << 20})
 		if err != nil {
@@ -93,7 +93,7 @@ func TestReadBackFromAnotherProcess(t *testing.T) {
 	} else {
 		t.Log(back)
 	}
-	a.seqs[1]++ // as if one more had been acknowledged
+	a.seqs[1].n++ // as if one more had been acknowledged
 	if _, err := a.ReadBack(t.Context()); !errors.Is(err, ErrReadBack) {
 		t.Errorf("a record is missing: %v", err)
 	}

@@ -85,7 +85,7 @@ func (s *Suite) startApart(ctx context.Context, v Service, w Append) (a *apart, 
 		return nil, err
 	}
 	w.SegmentBytes, w.RetainBytes = s.SegmentBytes, s.RetainBytes
-	a = &apart{&Run{w: w, text: benchText(), seqs: make([]uint64, w.Workers), net: &remote{address: p.address}}, p, v.Dir != ""}
+	a = &apart{&Run{w: w, text: w.text(), seqs: make([]lastSeq, w.Workers), net: &remote{address: p.address}}, p, v.Dir != ""}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.close())
@@ -142,7 +142,7 @@ func (a *apart) load(ctx context.Context, seconds float64) (bytes int64, took ti
 // send is load of another shape, and tells more.
 func (a *apart) send(ctx context.Context, w Append, seconds float64) (bytes int64, sent Sent, err error) {
 	senders := make([]*sender, w.Workers)
-	load := Load{Workers: w.Workers, InFlight: w.InFlight + w.Ahead, Duration: time.Duration(seconds * float64(time.Second))}
+	load := Load{Workers: w.Workers, InFlight: w.InFlight + w.Ahead, Waits: w.waits(), Duration: time.Duration(seconds * float64(time.Second))}
 	sent, err = load.Run(ctx, func(i int) (Sender, error) {
 		senders[i] = a.sender(w, i)
 		return senders[i], nil
