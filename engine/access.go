@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +16,8 @@ type access struct {
 
 	change sync.RWMutex // held while a change is checked and made, alone if it takes something away
 
+	guards atomic.Pointer[[]*Authenticator] // of this engine's servers, replaced as a whole
+
 	mu  sync.Mutex // held while the copy is made
 	now atomic.Pointer[accessView]
 }
@@ -27,6 +30,21 @@ type accessView struct {
 
 // outdate is called by the metadata, under the lock of its state.
 func (a *access) outdate() { a.changes.Add(1) }
+
+// guardedBy notes another authenticator of the engine, for as long as it lives.
+func (a *access) guardedBy(auth *Authenticator) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := append(a.guardians(), auth)
+	a.guards.Store(&all)
+}
+
+func (a *access) guardians() []*Authenticator {
+	if all := a.guards.Load(); all != nil {
+		return slices.Clip(*all)
+	}
+	return nil
+}
 
 // accessNow is what is known of users. An error is not to be taken for nobody.
 func (e *Engine) accessNow() (*cp.Access, error) {

@@ -63,7 +63,8 @@ func (a *Authenticator) Stats() AuthStats {
 	return AuthStats{c.ok.Load(), c.wrong.Load(), c.lockedOut.Load(), c.rateLimited.Load(), c.failed.Load(), c.lockouts.Load()}
 }
 
-// Authenticator makes one, for [Authenticator.Guard].
+// Authenticator makes one, for [Authenticator.Guard]. The engine knows of it from then on:
+// by that it tells lockouts, and whether a user may have a certificate to log in with.
 func (e *Engine) Authenticator(o AuthOptions) *Authenticator {
 	if o.Log == nil {
 		o.Log = e.log
@@ -75,7 +76,9 @@ func (e *Engine) Authenticator(o AuthOptions) *Authenticator {
 	if o.wall == nil {
 		o.wall = time.Now
 	}
-	return &Authenticator{e: e, opts: o, attempts: newAttempts(), locks: newLockouts(), spent: newSpending()}
+	a := &Authenticator{e: e, opts: o, attempts: newAttempts(), locks: newLockouts(), spent: newSpending()}
+	e.access.guardedBy(a)
+	return a
 }
 
 // Guard sets the hooks of a server's options: logins, permissions, quotas and the audit
@@ -155,6 +158,28 @@ func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who s
 	}
 	a.loggedIn(l, l.User, err)
 	return who, err
+}
+
+// lockedOut adds to users who is locked out where, and how many wrong passwords there were.
+func (a *Authenticator) lockedOut(users []User) {
+	now := a.opts.instant()
+	of := a.locks.byUser(now)
+	for i := range users {
+		u := &users[i]
+		for _, f := range of[bounded(u.Name)] {
+			if f.changed != u.Changed.UnixMilli() {
+				continue // of the password before
+			}
+			u.WrongPasswords += f.n
+			if f.until <= now {
+				continue
+			}
+			u.LockedAt++
+			if until := a.opts.wall().Add(f.until - now); until.After(u.LockedUntil) {
+				u.LockedUntil, u.LockedFrom = until, place(f.from)
+			}
+		}
+	}
 }
 
 // changed is when a user got his password, 0 for nobody.

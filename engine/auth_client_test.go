@@ -193,14 +193,14 @@ func issue(t *testing.T, name string, by *tls.Certificate) tls.Certificate {
 // A certificate says who its client is, and one of somebody else's authority says nothing.
 func TestCertificatesNameUsers(t *testing.T) {
 	ctx, e := within(t), open(t, t.TempDir(), Options{})
-	must(t, e.PutUser(ctx, "robot", "", UserOptions{Grants: []Grant{cp.Administrator}}))
-	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
 	ours, theirs := issue(t, "ours", nil), issue(t, "theirs", nil)
 	pool := x509.NewCertPool()
 	pool.AddCert(ours.Leaf)
 	addr := guarded(t, e, AuthOptions{Certificates: true}, server.Options{TLS: &tls.Config{
 		Certificates: []tls.Certificate{issue(t, "server", &ours)}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven,
 	}})
+	must(t, e.PutUser(ctx, "robot", "", UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
 	as := func(name string, by *tls.Certificate) *tls.Config {
 		c := &tls.Config{RootCAs: pool}
 		if name != "" {
@@ -316,8 +316,8 @@ func TestLastAdministrator(t *testing.T) {
 		})
 	}
 	must(t, e.DeleteUser(ctx, "root")) // the last user: nobody is locked out
-	must(t, e.PutUser(ctx, "a", "", UserOptions{Grants: []Grant{cp.Administrator}}))
-	must(t, e.PutUser(ctx, "b", "", UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.PutUser(ctx, "a", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
+	must(t, e.PutUser(ctx, "b", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
 	var both [2]error
 	var deleting sync.WaitGroup
 	must(t, e.PutUser(ctx, "c", "", UserOptions{}))

@@ -175,6 +175,25 @@ func (l *lockouts) failed(k lockKey, changed int64, now time.Duration) time.Dura
 	return d
 }
 
+// failedAt is what failed at an address.
+type failedAt struct {
+	failures
+	from netip.Addr
+}
+
+// byUser is what failed and is not forgotten.
+func (l *lockouts) byUser(now time.Duration) map[string][]failedAt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := map[string][]failedAt{}
+	for k, e := range l.wrong.byKey {
+		if f := e.Value.(*used[lockKey, failures]).val; now-max(f.last, f.until) <= lockForget {
+			of[k.user] = append(of[k.user], failedAt{f, k.from})
+		}
+	}
+	return of
+}
+
 // clear forgets a user's failures at an address.
 func (l *lockouts) clear(k lockKey) {
 	l.mu.Lock()

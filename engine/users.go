@@ -62,6 +62,9 @@ func (e *Engine) Users(ctx context.Context) ([]User, error) {
 			Grants: len(u.Grants), Tokens: len(u.Tokens), Quota: u.Quota,
 		})
 	}
+	for _, guard := range e.access.guardians() {
+		guard.lockedOut(list)
+	}
 	return list, nil
 }
 
@@ -237,7 +240,7 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 	}
 	known, err := e.accessNow()
 	if err == nil {
-		err = keepsAdministrator(known, cmd)
+		err = e.keepsAdministrator(known, cmd)
 	}
 	if err != nil {
 		return err
@@ -246,42 +249,101 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 }
 
 func takesAway(cmd cp.Command) bool {
-	_, deletes := cmd.(cp.DeleteUser)
-	grant, ok := cmd.(cp.SetGrant)
-	return deletes || ok && grant.Revoke
+	switch cmd := cmd.(type) {
+	case cp.DeleteUser, cp.DeleteToken:
+		return true
+	case cp.SetGrant:
+		return cmd.Revoke
+	case cp.PutUser:
+		return cmd.Replace && len(cmd.Hash) == 0
+	}
+	return false
 }
 
-// keepsAdministrator refuses what would leave users and none who can change them: they
-// would have locked themselves out.
-func keepsAdministrator(known *cp.Access, cmd cp.Command) error {
-	var u *cp.User
-	var left []Grant // his, behind it
-	switch cmd := cmd.(type) {
-	case cp.PutUser:
-		if known.Len() == 0 && !cmd.Replace && !administers(cmd.Grants) {
+// keepsAdministrator refuses what would leave users and none who can change them, or none
+// of those who can log in: they would have locked themselves out.
+func (e *Engine) keepsAdministrator(known *cp.Access, cmd cp.Command) error {
+	if cmd, ok := cmd.(cp.PutUser); ok && known.Len() == 0 && !cmd.Replace {
+		switch first := (&cp.User{Grants: cmd.Grants, Hash: cmd.Hash}); {
+		case !administers(first.Grants):
 			return fmt.Errorf("%w: the first user has to be one, who can make the others: 'ringfence user add NAME --admin', "+
 				"in a program cp.Administrator among the Grants", ErrLastAdministrator)
+		case !e.mayLogIn(first):
+			return fmt.Errorf("%w who can log in: the first user has to have a password, unless a server that takes client certificates "+
+				"(serve --tls-client-ca) is asked to make it", ErrLastAdministrator)
 		}
-	case cp.DeleteUser:
-		if known.Len() > 1 { // nobody has to log in after the last one, or a start makes one
-			u = known.User(cmd.Name)
-		}
-	case cp.SetGrant:
-		if u = known.User(cmd.User); u != nil && cmd.Revoke {
-			left = slices.DeleteFunc(slices.Clone(u.Grants), func(g Grant) bool { return g == cmd.Grant })
-		} else {
-			u = nil
-		}
-	}
-	if u == nil || !administers(u.Grants) || administers(left) {
 		return nil
 	}
-	for other := range known.Users() {
-		if other != u && administers(other.Grants) {
-			return nil
+	u := without(known, cmd)
+	if u == nil {
+		return nil
+	}
+	was, is := known.User(u.Name), u
+	for _, rule := range []struct {
+		holds func(*cp.User) bool
+		why   string
+	}{
+		{func(u *cp.User) bool { return administers(u.Grants) }, ": it is the last one; make another one first: 'ringfence acl grant NAME all cluster'"},
+		{func(u *cp.User) bool { return administers(u.Grants) && e.mayLogIn(u) }, " who can log in: it is the last one with a password, or with a token " +
+			"that does not expire, and no server of this directory takes client certificates now; give another one a password first: 'ringfence user passwd NAME'"},
+	} {
+		if !rule.holds(was) || rule.holds(is) {
+			continue
+		}
+		kept := false
+		for other := range known.Users() {
+			kept = kept || other != was && rule.holds(other)
+		}
+		if !kept {
+			return fmt.Errorf("%w%s", ErrLastAdministrator, rule.why)
 		}
 	}
-	return fmt.Errorf("%w: it is the last one; make another one first: 'ringfence acl grant NAME all cluster'", ErrLastAdministrator)
+	return nil
+}
+
+// without is what a command that takes something away leaves of the user whose it is; nil
+// where it takes nothing from anybody, or all from the last user: nobody has to log in
+// after that, or a start makes an administrator.
+func without(known *cp.Access, cmd cp.Command) *cp.User {
+	var u *cp.User
+	var left cp.User
+	switch cmd := cmd.(type) {
+	case cp.DeleteUser:
+		if u = known.User(cmd.Name); u == nil || known.Len() == 1 {
+			return nil
+		}
+		return &cp.User{Name: u.Name}
+	case cp.SetGrant:
+		if u = known.User(cmd.User); u == nil || !cmd.Revoke {
+			return nil
+		}
+		left = *u
+		left.Grants = slices.DeleteFunc(slices.Clone(u.Grants), func(g Grant) bool { return g == cmd.Grant })
+	case cp.PutUser:
+		if u = known.User(cmd.Name); u == nil || !cmd.Replace || len(cmd.Hash) > 0 {
+			return nil
+		}
+		left = *u
+		left.Hash = nil
+	case cp.DeleteToken:
+		if u, _ = known.Token(cmd.ID); u == nil {
+			return nil
+		}
+		left = *u
+		left.Tokens = slices.DeleteFunc(slices.Clone(u.Tokens), func(t cp.Token) bool { return t.ID == cmd.ID })
+	default:
+		return nil
+	}
+	return &left
+}
+
+// mayLogIn says whether a user has something to log in with for good, or may have: of
+// certificates a server knows only which authorities it believes.
+func (e *Engine) mayLogIn(u *cp.User) bool {
+	if len(u.Hash) > 0 || slices.ContainsFunc(u.Tokens, func(t cp.Token) bool { return t.Expires == 0 }) {
+		return true
+	}
+	return slices.ContainsFunc(e.access.guardians(), func(a *Authenticator) bool { return a.opts.Certificates })
 }
 
 // administers: whoever may change users can become an administrator by himself.

@@ -177,7 +177,11 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := a.firstUser(cmd.Context(), d, f, reach); err != nil {
+	err = a.firstUser(cmd.Context(), d, f, reach)
+	if err == nil {
+		err = d.lockedOut(context.WithoutCancel(cmd.Context()), f, reach, dir)
+	}
+	if err != nil {
 		return errors.Join(err, d.engine.Close())
 	}
 	o := server.Options{

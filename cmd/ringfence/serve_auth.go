@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/engine"
@@ -69,6 +71,35 @@ func (d *daemon) guard(f *serveFlags, r reach, o *server.Options) {
 	}
 	d.auth = d.engine.Authenticator(engine.AuthOptions{Open: r.open(), Certificates: r.known, Log: d.log})
 	d.auth.Guard(o)
+}
+
+// lockedOut warns where there are users and no administrator can log in, as when what
+// took their certificates is not there any more.
+func (d *daemon) lockedOut(ctx context.Context, f *serveFlags, r reach, dir string) error {
+	if f.noAuth || r.known {
+		return nil
+	}
+	users, err := d.engine.Users(ctx)
+	if err != nil || len(users) == 0 {
+		return err
+	}
+	for _, u := range users {
+		grants, err := d.engine.Grants(ctx, u.Name)
+		if err != nil {
+			return err
+		}
+		tokens, err := d.engine.Tokens(ctx, u.Name)
+		if err != nil {
+			return err
+		}
+		live := func(t engine.Token) bool { return t.Expires.IsZero() || t.Expires.After(time.Now()) }
+		if (&cp.User{Grants: grants}).Allows(cp.OnCluster, cp.Users, "") && (u.Password || slices.ContainsFunc(tokens, live)) {
+			return nil
+		}
+	}
+	d.log.Warn("no administrator can log in: none has a password or a token, and client certificates are not taken without --tls-client-ca; "+
+		"stop the server and give one a password with 'ringfence user passwd NAME'", "data-dir", dir)
+	return nil
 }
 
 // firstUser makes an administrator where clients have to log in and there is nobody

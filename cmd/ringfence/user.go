@@ -199,10 +199,21 @@ type userReport struct {
 	Tokens   int       `json:"tokens"`
 	Records  uint64    `json:"quota_records_per_second"` // 0: none
 	Bytes    uint64    `json:"quota_bytes_per_second"`
+
+	Wrong int        `json:"wrong_passwords"` // and the rest: as a server remembers
+	Until *time.Time `json:"locked_until,omitempty"`
+	From  string     `json:"locked_from,omitempty"`
+	At    int        `json:"locked_addresses,omitempty"`
 }
 
 func userJSON(u api.User) userReport {
-	return userReport{u.Name, u.Password, u.Created.UTC(), u.Changed.UTC(), u.Grants, u.Tokens, u.Quota.Records, u.Quota.Bytes}
+	r := userReport{User: u.Name, Password: u.Password, Created: u.Created.UTC(), Changed: u.Changed.UTC(), Grants: u.Grants, Tokens: u.Tokens,
+		Records: u.Quota.Records, Bytes: u.Quota.Bytes, Wrong: u.WrongPasswords, From: u.LockedFrom, At: u.LockedAt}
+	if u.LockedAt > 0 {
+		until := u.LockedUntil.UTC()
+		r.Until = &until
+	}
+	return r
 }
 
 func (a *app) userLsCommand() *cobra.Command {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/ringfence/ringfence/engine/api"
 	"github.com/spf13/cobra"
@@ -19,8 +20,10 @@ type userDetail struct {
 func (a *app) userDescribeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe NAME",
-		Short: "Show a user with grants, tokens and quota",
-		Args:  cobra.ExactArgs(1),
+		Short: "Show a user with grants, tokens, quota and lockouts",
+		Long: `Show a user with grants, tokens and quota and, as the server remembers since it started,
+how many wrong passwords were given for the user and where that locks out until when.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				u, err := userNamed(ctx, l, args[0])
@@ -54,6 +57,16 @@ func (a *app) printUser(u api.User, grants []api.Grant, tokens []api.Token) {
 		password = "of " + dateText(u.Changed.UnixMilli())
 	}
 	a.printf("user %s\n  created   %s\n  password  %s\n  quota     %s\n", u.Name, dateText(u.Created.UnixMilli()), password, quotaText(u.Quota))
+	switch {
+	case u.LockedAt > 0:
+		where := u.LockedFrom
+		if u.LockedAt > 1 {
+			where = fmt.Sprintf("%d addresses, longest at %s", u.LockedAt, u.LockedFrom)
+		}
+		a.printf("  locked    out at %s until %s: %s; 'ringfence user passwd %s' lifts that\n", where, dateText(u.LockedUntil.UnixMilli()), plural(u.WrongPasswords, "wrong password"), u.Name)
+	case u.WrongPasswords > 0:
+		a.printf("  logins    %s since the last that was right\n", plural(u.WrongPasswords, "wrong password"))
+	}
 	if len(grants) == 0 {
 		a.printf("  grants    none: may do nothing; see 'ringfence acl grant --help'\n")
 	}

@@ -95,6 +95,13 @@ type User struct {
 	Grants   int
 	Tokens   int
 	Quota    Quota
+
+	// Of logins, told by a server, and by an engine that has one: what it remembers since
+	// it started.
+	WrongPasswords int       // given for this user since the last that was right, at any address
+	LockedAt       int       // addresses at which the user is locked out now for those
+	LockedUntil    time.Time // where that lasts longest; zero where there is none
+	LockedFrom     string    // which address that is
 }
 
 // Grant allows a user an operation on the topics or groups that a pattern names, or on

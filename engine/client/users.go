@@ -73,6 +73,7 @@ func (c *Client) AllUsers(ctx context.Context) iter.Seq2[api.User, error] {
 			list = append(list, api.User{
 				Name: u.User, Password: u.Password, Created: timeOf(u.CreatedMs), Changed: timeOf(u.ChangedMs),
 				Grants: int(u.Grants), Tokens: int(u.Tokens), Quota: api.Quota{Records: u.Quota.Records, Bytes: u.Quota.Bytes},
+				WrongPasswords: int(u.WrongPasswords), LockedAt: int(u.LockedAt), LockedUntil: timeOf(u.LockedUntilMs), LockedFrom: u.LockedFrom,
 			})
 		}
 		return list, reply.More, nil

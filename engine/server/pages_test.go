@@ -73,7 +73,8 @@ func TestFullestAnswersFit(t *testing.T) {
 	groups, grants, tokens := &wire.ListGroupsReply{}, &wire.ListGrantsReply{}, &wire.ListTokensReply{}
 	for i := range pageItems {
 		topics.Topics = append(topics.Topics, infoOf(&api.TopicInfo{Name: longest(i), ID: strings.Repeat("f", 32), Bits: 8, Policy: longest(i), Records: 1 << 60, Bytes: 1 << 60, Segments: 1 << 20, Ranges: 9, Damaged: 1, SetAside: 1}))
-		users.Users = append(users.Users, &wire.UserInfo{User: longest(i), Password: true, CreatedMs: 1 << 40, ChangedMs: 1 << 40, Grants: 9, Tokens: 9, Quota: &wire.Quota{Records: 1 << 60, Bytes: 1 << 60}})
+		users.Users = append(users.Users, &wire.UserInfo{User: longest(i), Password: true, CreatedMs: 1 << 40, ChangedMs: 1 << 40, Grants: 9, Tokens: 9, Quota: &wire.Quota{Records: 1 << 60, Bytes: 1 << 60},
+			WrongPasswords: 9, LockedAt: 9, LockedUntilMs: 1 << 41, LockedFrom: strings.Repeat("f", 45)})
 		groups.Groups = append(groups.Groups, longest(i))
 	}
 	for i := range max(cp.MaxGrants, cp.MaxTokens) {

@@ -78,6 +78,7 @@ func users(list []api.User, m *wire.ListUsers) *wire.ListUsersReply {
 		r.Users = append(r.Users, &wire.UserInfo{
 			User: u.Name, Password: u.Password, CreatedMs: millisOf(u.Created), ChangedMs: millisOf(u.Changed),
 			Grants: uint32(u.Grants), Tokens: uint32(u.Tokens), Quota: &wire.Quota{Records: u.Quota.Records, Bytes: u.Quota.Bytes},
+			WrongPasswords: uint32(u.WrongPasswords), LockedAt: uint32(u.LockedAt), LockedUntilMs: millisOf(u.LockedUntil), LockedFrom: u.LockedFrom,
 		})
 	}
 	return r

@@ -159,7 +159,7 @@ var (
 	tableChangePassword     = table{"ChangePassword", []field{secret, secret}, by((*wirefb.ChangePassword).UnPack)}
 	tableDeleteUser         = table{"DeleteUser", []field{text}, by((*wirefb.DeleteUser).UnPack)}
 	tableListUsers          = table{"ListUsers", []field{text, byte4}, by((*wirefb.ListUsers).UnPack)}
-	tableUserInfo           = table{"UserInfo", []field{text, byte1, byte8, byte8, byte4, byte4, one(&tableQuota)}, by((*wirefb.UserInfo).UnPack)}
+	tableUserInfo           = table{"UserInfo", []field{text, byte1, byte8, byte8, byte4, byte4, one(&tableQuota), byte4, byte4, byte8, text}, by((*wirefb.UserInfo).UnPack)}
 	tableListUsersReply     = table{"ListUsersReply", []field{many(&tableUserInfo), byte1}, by((*wirefb.ListUsersReply).UnPack)}
 	tableUserGrant          = table{"UserGrant", []field{text, one(&tableGrant)}, by((*wirefb.UserGrant).UnPack)}
 	tableListGrants         = table{"ListGrants", []field{text}, by((*wirefb.ListGrants).UnPack)}

@@ -7,13 +7,17 @@ import (
 )
 
 type UserInfoT struct {
-	User      string  `json:"user"`
-	Password  bool    `json:"password"`
-	CreatedMs int64   `json:"created_ms"`
-	ChangedMs int64   `json:"changed_ms"`
-	Grants    uint32  `json:"grants"`
-	Tokens    uint32  `json:"tokens"`
-	Quota     *QuotaT `json:"quota"`
+	User           string  `json:"user"`
+	Password       bool    `json:"password"`
+	CreatedMs      int64   `json:"created_ms"`
+	ChangedMs      int64   `json:"changed_ms"`
+	Grants         uint32  `json:"grants"`
+	Tokens         uint32  `json:"tokens"`
+	Quota          *QuotaT `json:"quota"`
+	WrongPasswords uint32  `json:"wrong_passwords"`
+	LockedAt       uint32  `json:"locked_at"`
+	LockedUntilMs  int64   `json:"locked_until_ms"`
+	LockedFrom     string  `json:"locked_from"`
 }
 
 func (t *UserInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
@@ -22,6 +26,7 @@ func (t *UserInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	}
 	userOffset := builder.CreateString(t.User)
 	quotaOffset := t.Quota.Pack(builder)
+	lockedFromOffset := builder.CreateString(t.LockedFrom)
 	UserInfoStart(builder)
 	UserInfoAddUser(builder, userOffset)
 	UserInfoAddPassword(builder, t.Password)
@@ -30,6 +35,10 @@ func (t *UserInfoT) Pack(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	UserInfoAddGrants(builder, t.Grants)
 	UserInfoAddTokens(builder, t.Tokens)
 	UserInfoAddQuota(builder, quotaOffset)
+	UserInfoAddWrongPasswords(builder, t.WrongPasswords)
+	UserInfoAddLockedAt(builder, t.LockedAt)
+	UserInfoAddLockedUntilMs(builder, t.LockedUntilMs)
+	UserInfoAddLockedFrom(builder, lockedFromOffset)
 	return UserInfoEnd(builder)
 }
 
@@ -41,6 +50,10 @@ func (rcv *UserInfo) UnPackTo(t *UserInfoT) {
 	t.Grants = rcv.Grants()
 	t.Tokens = rcv.Tokens()
 	t.Quota = rcv.Quota(nil).UnPack()
+	t.WrongPasswords = rcv.WrongPasswords()
+	t.LockedAt = rcv.LockedAt()
+	t.LockedUntilMs = rcv.LockedUntilMs()
+	t.LockedFrom = string(rcv.LockedFrom())
 }
 
 func (rcv *UserInfo) UnPack() *UserInfoT {
@@ -160,8 +173,52 @@ func (rcv *UserInfo) Quota(obj *Quota) *Quota {
 	return nil
 }
 
+func (rcv *UserInfo) WrongPasswords() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(18))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *UserInfo) MutateWrongPasswords(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(18, n)
+}
+
+func (rcv *UserInfo) LockedAt() uint32 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(20))
+	if o != 0 {
+		return rcv._tab.GetUint32(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *UserInfo) MutateLockedAt(n uint32) bool {
+	return rcv._tab.MutateUint32Slot(20, n)
+}
+
+func (rcv *UserInfo) LockedUntilMs() int64 {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(22))
+	if o != 0 {
+		return rcv._tab.GetInt64(o + rcv._tab.Pos)
+	}
+	return 0
+}
+
+func (rcv *UserInfo) MutateLockedUntilMs(n int64) bool {
+	return rcv._tab.MutateInt64Slot(22, n)
+}
+
+func (rcv *UserInfo) LockedFrom() []byte {
+	o := flatbuffers.UOffsetT(rcv._tab.Offset(24))
+	if o != 0 {
+		return rcv._tab.ByteVector(o + rcv._tab.Pos)
+	}
+	return nil
+}
+
 func UserInfoStart(builder *flatbuffers.Builder) {
-	builder.StartObject(7)
+	builder.StartObject(11)
 }
 func UserInfoAddUser(builder *flatbuffers.Builder, user flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(0, flatbuffers.UOffsetT(user), 0)
@@ -183,6 +240,18 @@ func UserInfoAddTokens(builder *flatbuffers.Builder, tokens uint32) {
 }
 func UserInfoAddQuota(builder *flatbuffers.Builder, quota flatbuffers.UOffsetT) {
 	builder.PrependUOffsetTSlot(6, flatbuffers.UOffsetT(quota), 0)
+}
+func UserInfoAddWrongPasswords(builder *flatbuffers.Builder, wrongPasswords uint32) {
+	builder.PrependUint32Slot(7, wrongPasswords, 0)
+}
+func UserInfoAddLockedAt(builder *flatbuffers.Builder, lockedAt uint32) {
+	builder.PrependUint32Slot(8, lockedAt, 0)
+}
+func UserInfoAddLockedUntilMs(builder *flatbuffers.Builder, lockedUntilMs int64) {
+	builder.PrependInt64Slot(9, lockedUntilMs, 0)
+}
+func UserInfoAddLockedFrom(builder *flatbuffers.Builder, lockedFrom flatbuffers.UOffsetT) {
+	builder.PrependUOffsetTSlot(10, flatbuffers.UOffsetT(lockedFrom), 0)
 }
 func UserInfoEnd(builder *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return builder.EndObject()
