@@ -76,6 +76,20 @@ func (a *app) addCommonFlags(f *pflag.FlagSet) {
 // there may be.
 const thisHost = "this-host"
 
+// askedByAdmin marks a command that asks a server's admin address, which speaks HTTP, and
+// heeds nothing of what says where topics are.
+const askedByAdmin = "admin-address"
+
+// unheeded refuses what says where topics are, for a command that asks the admin address.
+func unheeded(cmd *cobra.Command) error {
+	for _, name := range append([]string{dataDirSetting, ioSetting}, connectionFlags...) {
+		if name != "timeout" && cmd.Flags().Changed(name) {
+			return usageError{fmt.Errorf("--%s: '%s' asks the admin address of a server, not the one of clients: give what 'serve --admin' says with --admin HOST:PORT", name, cmd.CommandPath())}
+		}
+	}
+	return nil
+}
+
 // ofThisHost marks a command.
 func ofThisHost(cmd *cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{thisHost: ""}
@@ -89,6 +103,12 @@ func ofThisHost(cmd *cobra.Command) *cobra.Command {
 func (a *app) takeCommon(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 	take := []string{"server-ca", "client-cert", "client-key", "timeout", ioSetting}
+	if _, admin := cmd.Annotations[askedByAdmin]; admin {
+		if err := unheeded(cmd); err != nil {
+			return err
+		}
+		take = []string{"timeout"}
+	}
 	for c := cmd; c != nil; c = c.Parent() {
 		if _, local := c.Annotations[thisHost]; !local {
 			continue
@@ -138,6 +158,7 @@ func (a *app) serverAddress() (string, error) {
 	}
 	if a.client.context == "" {
 		if addr, _ := a.env(serverVar); addr != "" {
+			a.client.from["server"] = serverVar
 			return addr, nil
 		}
 		if _, set := a.env(dataDirVar); set {
@@ -151,7 +172,7 @@ func (a *app) serverAddress() (string, error) {
 // checkServer refuses an address that nothing can be reached at.
 func (a *app) checkServer(addr string) error {
 	if err := client.CheckAddress(addr); err != nil {
-		return fmt.Errorf("%w; the address is what --server, %s or the context in use says", err, serverVar)
+		return fmt.Errorf("%w; the address is what %s says", err, a.client.said("server"))
 	}
 	return nil
 }
@@ -165,6 +186,10 @@ its name; the command line wins over the environment, and that over a context.
   --server ADDRESS, or a context, reaches the topics through 'ringfence serve'.
   --data-dir DIR works on a data directory that no other process has open; in the
   environment it is an absolute path.
+
+Where the command line has neither of these nor --context, RINGFENCE_SERVER wins over
+RINGFENCE_DATA_DIR, and that over the context of RINGFENCE_CONTEXT or, without it, the one
+in use.
 
 `)
 	for _, name := range append([]string{dataDirSetting, ioSetting}, connectionFlags...) {

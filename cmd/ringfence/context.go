@@ -83,6 +83,9 @@ func (a *app) writeContexts(f contextFile) error {
 	return os.Rename(path+".tmp", path)
 }
 
+// whereContextsAre is where one is corrected.
+const whereContextsAre = "'ringfence context add --force' replaces it"
+
 // useContext fills in how the server is reached where the command line, and the
 // environment, say nothing of it.
 func (a *app) useContext() error {
@@ -107,6 +110,7 @@ func (a *app) useContext() error {
 	}
 	a.client.server = c.Server
 	in := func(flag string) { a.client.from[flag] = fmt.Sprintf("the %s of context %q", flag, name) }
+	a.client.from["server"] = fmt.Sprintf("context %q (%s)", name, whereContextsAre)
 	if a.client.ca == "" {
 		a.client.ca = c.CA
 		in("server-ca")

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ringfence/ringfence/bench"
@@ -91,7 +92,7 @@ func (a *app) dirToOpen(create bool) (string, error) {
 	if !create {
 		return "", notFound{fmt.Errorf("there is no Ringfence data in %s: if it should be there, is its disk mounted? 'ringfence topic create' begins anew", dir)}
 	}
-	other, err := holdsOther(dir)
+	other, err := a.holdsOther(dir)
 	if err != nil {
 		return "", fmt.Errorf("data directory: %w", err)
 	}
@@ -113,13 +114,23 @@ func holdsData(dir string) bool {
 }
 
 // holdsOther names a file in a directory that is none of an engine's; what a fresh file
-// system holds does not count, nor does a place that something was mounted at for the log.
-func holdsOther(dir string) (string, error) {
+// system holds does not count, nor does a place that something was mounted at for the log,
+// nor what settings name: a service's certificate lies well beside its data.
+func (a *app) holdsOther(dir string) (string, error) {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
-		if name := f.Name(); name != "lost+found" && name != "log" && name[0] != '.' {
+		if name := f.Name(); name != "lost+found" && name != "log" && name[0] != '.' && !a.named(filepath.Join(dir, name)) {
 			return name, nil
 		}
 	}
 	return "", err
+}
+
+// named says whether a setting names a file.
+func (a *app) named(file string) bool {
+	it, err := os.Stat(file)
+	return err == nil && slices.ContainsFunc(a.files, func(name string) bool {
+		st, err := os.Stat(name)
+		return name != "" && err == nil && os.SameFile(st, it)
+	})
 }

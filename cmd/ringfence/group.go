@@ -35,7 +35,7 @@ func (a *app) groupListCommand() *cobra.Command {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				var unknown error // a damaged topic does not hide the others
 				head := []string{"TOPIC", "GROUP", "LAG", "BEHIND"}
-				err := list(a, groupsOf(ctx, l, args, &unknown), "no groups; 'ringfence consume TOPIC --group NAME' makes one", head,
+				err := list(a, groupsOf(ctx, l, args, &unknown), a.none("groups")+"; 'ringfence consume TOPIC --group NAME' makes one", head,
 					func(g groupReport) any { return g },
 					func(g groupReport) []string {
 						return []string{g.Topic, g.Group, countText(g.Lag), behindText(g.Lag, g.Behind)}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -41,9 +42,10 @@ func (a *app) withLog(ctx context.Context, create bool, f func(ctx context.Conte
 	}
 	c, err := client.Dial(ctx, addr, o)
 	if err != nil {
-		return howToLogIn(o, howToConnect(addr, o.TLS != nil, err))
+		return howToLogIn(o, howToConnect(addr, a.client.said("server"), o.TLS, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	a.somebody = o.User != "" || o.Password != "" || o.TLS != nil && len(o.TLS.Certificates) > 0
 	return whichAre(f(ctx, remoteLog{c}))
 }
 
@@ -60,7 +62,7 @@ func (a *app) withShared(ctx context.Context, path string, memory int, f func(ct
 	o.MemoryBytes = memory
 	c, err := client.DialShm(ctx, path, o)
 	if err != nil {
-		return howToLogIn(o, howToConnect("unix:"+path, false, err))
+		return howToLogIn(o, howToConnect("unix:"+path, "--shm", nil, err))
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return whichAre(f(ctx, remoteLog{c}))
@@ -91,17 +93,28 @@ func (a *app) clientOptions() (client.Options, error) {
 	return o, err
 }
 
-// howToConnect adds what to do about a connection that failed.
-func howToConnect(addr string, secure bool, err error) error {
+// howToConnect adds what to do about a connection that failed. said is what named the
+// address.
+func howToConnect(addr, said string, config *tls.Config, err error) error {
 	var authority x509.UnknownAuthorityError
-	var alert tls.AlertError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
 	var plain tls.RecordHeaderError
-	secure = (secure || strings.HasPrefix(addr, "tls://")) && !strings.HasPrefix(addr, "unix:")
+	secure := (config != nil || strings.HasPrefix(addr, "tls://")) && !strings.HasPrefix(addr, "unix:")
 	switch {
 	case errors.As(err, &authority):
 		return fmt.Errorf("%w: name the authority of the server's certificate with --server-ca", err)
-	case errors.As(err, &alert):
-		return fmt.Errorf("%w: the server wants a certificate of its authority: give --client-cert and --client-key", err)
+	case errors.As(err, &name):
+		return fmt.Errorf("%w: the address has to name the server as its certificate does", err)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("%w: that is the server's certificate, or one of its authorities", err)
+	case secure && refusedCertificate(err) && (config == nil || len(config.Certificates) == 0):
+		return fmt.Errorf("%w: the server takes only clients with a certificate of its authority (serve --tls-client-ca): give --client-cert and --client-key", err)
+	case secure && refusedCertificate(err):
+		return fmt.Errorf("%w: the server does not take the certificate of --client-cert, its variable or the context: "+
+			"it has to be of an authority that 'serve --tls-client-ca' names, for clients, and valid today", err)
+	case errors.As(err, &plain) && string(plain.RecordHeader[:4]) == "HTTP" || errors.Is(err, client.ErrProtocol):
+		return fmt.Errorf("%w: is it the admin address of a server (serve --admin), which speaks HTTP, or another program's? Clients reach a server where --listen says", err)
 	case secure && (errors.As(err, &plain) || errors.Is(err, io.EOF)):
 		return fmt.Errorf("%w: does it speak TLS there? The address, a certificate or an authority ask for it, on the command line, in %s... or in the context in use", err, variablePrefix)
 	case errors.Is(err, io.EOF) && !strings.HasPrefix(addr, "tls://") && !strings.HasPrefix(addr, "unix:"):
@@ -109,9 +122,17 @@ func howToConnect(addr string, secure bool, err error) error {
 	case strings.HasPrefix(addr, "unix:") && errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: the mode of the socket and of its directory must let this user in; serve makes a shared one with --shm-uids and --shm-gids", err)
 	case errors.Is(err, client.ErrUnavailable):
-		return fmt.Errorf("%w: is 'ringfence serve' running there? The address %s is what --server, --shm, %s or the context in use says", err, addr, serverVar)
+		return fmt.Errorf("%w: is 'ringfence serve' running there? The address %s is what %s says", err, addr, said)
 	}
 	return err
+}
+
+// refusedCertificate says whether the server ended a handshake because of the client's
+// certificate, or because there was none. Package crypto/tls has no type for what it was
+// told, which comes as the error of an operation of this name.
+func refusedCertificate(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate")
 }
 
 // howToLogIn adds how to be somebody for a server that wants to know who it is.

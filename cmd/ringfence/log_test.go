@@ -106,7 +106,7 @@ func TestCommandsOverServer(t *testing.T) {
 // one whom no mode keeps out.
 func TestSocketThatKeepsOut(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)}
-	err := howToConnect("unix:/run/r/shm", false, fmt.Errorf("%w: %w", client.ErrUnavailable, dial))
+	err := howToConnect("unix:/run/r/shm", "--shm", nil, fmt.Errorf("%w: %w", client.ErrUnavailable, dial))
 	if text := err.Error(); !strings.Contains(text, "mode of the socket") || !strings.Contains(text, "--shm-uids and --shm-gids") || exitCode(err) != exitUnreachable {
 		t.Errorf("%d: %s", exitCode(err), text)
 	}

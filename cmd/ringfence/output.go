@@ -97,6 +97,15 @@ func (a *app) table(rows ...[]string) {
 	w.Flush()
 }
 
+// none says that there is nothing of a kind to show. Topics and groups that somebody may
+// not describe are not told of.
+func (a *app) none(what string) string {
+	if a.somebody {
+		return "no " + what + " that you may see"
+	}
+	return "no " + what
+}
+
 // bytesText is a size as people read it.
 func bytesText[T ~int64 | ~uint64 | ~int](n T) string {
 	v := float64(n)

@@ -25,6 +25,9 @@ type app struct {
 	engine        string // --io
 	json          bool
 	client        clientFlags
+
+	somebody bool     // logged in to a server, which may not show everything
+	files    []string // that settings name, and that may be in a data directory that is begun
 }
 
 // run executes one command line and returns the exit code.
@@ -78,7 +81,8 @@ func (a *app) rootCommand() *cobra.Command {
 
 Commands work on the data directory given with --data-dir or RINGFENCE_DATA_DIR,
 which only one process may have open at a time. 'ringfence serve' opens one for many;
-with --server or RINGFENCE_SERVER they reach its topics. Start with 'ringfence demo',
+with --server or RINGFENCE_SERVER, which wins over RINGFENCE_DATA_DIR, they reach its
+topics. Start with 'ringfence demo',
 which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,

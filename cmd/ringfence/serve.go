@@ -153,6 +153,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	a.files = []string{f.config, f.tlsCert, f.tlsKey, f.clientCA, f.adminPassword, f.socket, f.shm}
 	dir, err := a.dirToOpen(true)
 	if err != nil {
 		return err

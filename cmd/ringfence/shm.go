@@ -46,8 +46,9 @@ same by user, since the server started, and what each read from the files of clo
 It asks the server's admin address (serve --admin), which is the operator's.`,
 		Example: `  ringfence shm
   ringfence shm --admin 127.0.0.1:4041 --json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.showFrontends(cmd.Context(), admin) },
+		Args:        cobra.NoArgs,
+		Annotations: map[string]string{askedByAdmin: ""},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return a.showFrontends(cmd.Context(), admin) },
 	}
 	cmd.Flags().StringVar(&admin, "admin", "127.0.0.1:4041", "the server's admin address")
 	return cmd
@@ -70,7 +71,10 @@ func askFrontends(ctx context.Context, admin string) (f sharedFrontends, err err
 	}
 	asker := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy: it is the operator's own
 	r, err := asker.Do(req)
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(err.Error(), "malformed HTTP"): // with bytes of what was said in place of it
+		return f, unreachable{fmt.Errorf("%s does not speak HTTP, as an admin address does: clients may reach the server there (serve --listen); give what its --admin says", admin)}
+	case err != nil:
 		return f, unreachable{fmt.Errorf("%w; is this the address that its --admin has?", err)}
 	}
 	defer r.Body.Close()

@@ -24,7 +24,7 @@ more, and 'segment verify' finds what nobody has read yet.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				head := []string{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED", "DAMAGE"}
-				return list(a, l.AllTopics(ctx), "no topics; create one with 'ringfence topic create NAME'", head,
+				return list(a, l.AllTopics(ctx), a.none("topics")+"; create one with 'ringfence topic create NAME'", head,
 					func(t engine.TopicInfo) any { return topicJSON(t) }, topicRow)
 			})
 		},
