@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ringfence/ringfence/fence"
@@ -38,7 +39,7 @@ type flush struct {
 	began   time.Time // it was given to the disk; the submitter's, then under mu
 	lent    *Append   // the only one, when what is written lies in memory of others
 	changed bool      // and it was changed meanwhile
-	kept    []byte    // a copy of it as it was found unchanged, for readers of the tail
+	kept    []byte    // a copy for readers of the tail; of what was lent, as it was found unchanged
 	mending *mending
 	voided  int  // of heads
 	aside   bool // part of a checkpoint; there are no appends
@@ -214,6 +215,18 @@ func (f *flush) prepare() bool {
 	}
 	f.end = w.End()
 	return true
+}
+
+// keep makes the copy for readers of the tail, if there are any. Of what was lent there is
+// one already: it may be another one now.
+func (f *flush) keep() {
+	if f.lent != nil || f.op.Err != nil || len(f.heads) == 0 || !f.seg.watch.tailing() {
+		return
+	}
+	f.kept = slices.Clone(f.op.Buf)
+	if len(f.op.More) > 0 {
+		f.kept = slices.Concat(append([][]byte{f.op.Buf}, f.op.More...)...)
+	}
 }
 
 // wantsAside says whether a checkpoint, or the pointer to one, should be written now.

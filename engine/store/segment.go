@@ -139,16 +139,8 @@ func (s *Segment) Bytes() uint64 {
 // commitTo moves the commit mark to f's end. The shard's mu is held.
 func (s *Segment) commitTo(f *flush) {
 	s.end = f.end
-	switch {
-	case f.kept != nil:
-		s.tail.take(f.op.Off, f.kept)
-	case len(f.heads) > 0 && f.lent == nil && s.watch.tailing():
-		s.tail.add(f.op.Off, f.op.Buf)
-		pos := f.op.Off + int64(len(f.op.Buf))
-		for _, p := range f.op.More {
-			s.tail.add(pos, p)
-			pos += int64(len(p))
-		}
+	if f.kept != nil {
+		s.tail.add(f.op.Off, f.kept)
 	}
 	s.durable.Store(f.end.Position)
 	s.commit.Store(f.end.Offset)

@@ -275,6 +275,9 @@ func (sh *shard) choose() bool {
 // settleFlushes runs on the reaper after each wait: it moves the commit marks,
 // starts what may start now and answers what became durable.
 func (sh *shard) settleFlushes() {
+	for _, f := range sh.finished {
+		f.keep() // without mu, which those who append wait for
+	}
 	sh.mu.Lock()
 	for _, f := range sh.finished {
 		f.settle()

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 )
@@ -12,7 +14,9 @@ const tailBytes = 4 << 20
 // tail is the newest part of an open segment, for readers that keep up. The
 // reaper adds, readers load an immutable snapshot: no lock between them.
 type tail struct {
-	snap atomic.Pointer[[]chunk]
+	snap  atomic.Pointer[[]chunk]
+	bytes int64 // of its chunks; of who adds
+	gone  int   // chunks in front of the snapshot, in the memory that it lies in; likewise
 }
 
 // chunk is one flush as it was written.
@@ -21,25 +25,29 @@ type chunk struct {
 	data []byte
 }
 
-// add appends a copy of a flush. One goroutine at a time calls it, or take.
-func (t *tail) add(pos int64, data []byte) { t.take(pos, append([]byte(nil), data...)) }
-
-// take is add for memory that nobody else has.
-func (t *tail) take(pos int64, data []byte) {
-	var old []chunk
+// add appends a flush, in memory that nobody else has. One goroutine at a time calls it.
+//
+// A snapshot lies in the memory of the one before, and reaches one chunk further: a tail of
+// many small flushes is not copied for each. What was dropped stays with it for a while, an
+// eighth of the chunks at most.
+func (t *tail) add(pos int64, data []byte) {
+	var list []chunk
 	if p := t.snap.Load(); p != nil {
-		old = *p
+		list = *p
+	} else {
+		t.bytes, t.gone = 0, 0
 	}
-	total := int64(len(data))
-	keep := len(old)
-	for keep > 0 && total+int64(len(old[keep-1].data)) <= tailBytes {
-		keep--
-		total += int64(len(old[keep].data))
+	t.bytes += int64(len(data))
+	n := 0
+	for ; n < len(list) && t.bytes > tailBytes; n++ {
+		t.bytes -= int64(len(list[n].data))
 	}
-	next := make([]chunk, 0, len(old)-keep+1)
-	next = append(next, old[keep:]...)
-	next = append(next, chunk{pos, data})
-	t.snap.Store(&next)
+	list = list[n:]
+	if t.gone += n; t.gone > len(list)/8 {
+		list, t.gone = slices.Clone(list), 0
+	}
+	list = append(list, chunk{pos, data})
+	t.snap.Store(&list)
 }
 
 // from returns what the tail holds from pos on, in one piece of memory; nil if
@@ -49,10 +57,12 @@ func (t *tail) from(pos int64) []byte {
 	if p == nil {
 		return nil
 	}
-	for _, c := range *p {
-		if pos >= c.pos && pos < c.pos+int64(len(c.data)) {
-			return c.data[pos-c.pos:]
-		}
+	i := sort.Search(len(*p), func(i int) bool { return (*p)[i].pos > pos }) - 1
+	if i < 0 {
+		return nil
+	}
+	if c := (*p)[i]; pos < c.pos+int64(len(c.data)) {
+		return c.data[pos-c.pos:]
 	}
 	return nil
 }
