@@ -165,6 +165,14 @@ func (w *Writer) PointerDue(durable int64) bool {
 	return c.at != 0 && c.end.position <= durable || c.next.position != 0 && c.next.position <= durable
 }
 
+// Quiet has the pointer say that all there is was durable, if it is and was not told yet:
+// for a segment that falls idle, before a step is full.
+func (w *Writer) Quiet(durable int64) {
+	if p := (proof{w.pos, w.tally.next}); p.position <= durable && p.position > w.check.told.position {
+		w.check.next = p
+	}
+}
+
 // Pointer makes in buf, of a block, the pointer that is due, to be written at pos. It
 // needs not be durable, but nothing else may be writing it, and what is written behind
 // it is not acknowledged before it.

@@ -26,7 +26,7 @@ func abandon(s *Store) {
 // that was answered holds; deleted segments stay away; and the second start has
 // nothing to do. (A01 to A05, A07, A09, A10, C01, C04, D05, G06)
 func TestPowerCuts(t *testing.T) {
-	powerCuts(t, 100, false, "torn", "recycled", "fence failed", "filled", "left open")
+	powerCuts(t, 100, false, "torn", "recycled", "fence failed", "filled", "left open", "quiet")
 }
 
 // The same where writes are late while many that began behind them are done, also large
@@ -63,6 +63,8 @@ func powerCuts(t *testing.T, n int, late bool, wanted ...string) {
 					case 1:
 						w.fill(false)
 						w.s.lookAtSpace()
+					case 2, 3:
+						w.prove()
 					}
 					w.step()
 					if fault != nil && fault.ErrorCount() > 0 {

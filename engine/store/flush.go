@@ -43,6 +43,7 @@ type flush struct {
 	mending *mending
 	voided  int  // of heads
 	aside   bool // part of a checkpoint; there are no appends
+	quiet   bool // one that proves what there is, and nothing else
 	idle    bool // nothing to write: duplicates alone; owned by the submitter
 	settled bool // the outcome is known; guarded by the shard's mu
 }
@@ -247,8 +248,13 @@ func (s *Segment) takeAside(sh *shard) *flush {
 // it there is none, until another flush comes by.
 func (f *flush) prepareAside() bool {
 	w, durable := f.seg.writer, f.seg.durable.Load()
+	size := w.CheckpointSize()
+	if f.quiet {
+		size = disk.Block
+		w.Quiet(durable)
+	}
 	var ok bool
-	f.stage, ok = f.seg.store.disk.Arena().Alloc(w.CheckpointSize())
+	f.stage, ok = f.seg.store.disk.Arena().Alloc(size)
 	f.op.Kind, f.op.File = disk.Write, w.File()
 	var err error
 	switch {
@@ -257,6 +263,8 @@ func (f *flush) prepareAside() bool {
 	case w.PointerDue(durable):
 		f.op.Buf = f.stage[:disk.Block]
 		f.op.Off, err = w.Pointer(f.op.Buf, durable)
+		f.op.Durable = f.quiet // no flush follows that would make it so
+	case f.quiet: // it was told meanwhile
 	default:
 		var head record.Head
 		f.op.Durable, f.op.Off = true, w.Position()
@@ -269,7 +277,7 @@ func (f *flush) prepareAside() bool {
 		f.seg.store.log.Warn("no checkpoint", "file", f.seg.name, "err", err)
 	}
 	f.end = w.End()
-	f.idle = !ok || err != nil
+	f.idle = !ok || err != nil || f.op.Buf == nil
 	return !f.idle
 }
 

@@ -160,6 +160,7 @@ type shard struct {
 	inFlight   int        // flushes handed to the queue and not settled
 	ready      []*Segment // have something to start; each at most once
 	mending    []*flush   // have a next write to mend what was changed
+	asides     []*flush   // are to be written although nothing else of their segment is
 	acks       []*Append  // to be answered, in order
 	moved      []*Segment // commit mark moved since the last delivery
 	spare      []*flush   // flushes to use again
@@ -250,6 +251,8 @@ func (sh *shard) launch(lead bool) {
 func (sh *shard) choose() bool {
 	sh.starting = append(sh.starting[:0], sh.mending...)
 	sh.mending = sh.mending[:0]
+	sh.starting = append(sh.starting, sh.asides...)
+	sh.asides = sh.asides[:0]
 	later := sh.ready[:0]
 	for _, s := range sh.ready {
 		for s.mayStart() && sh.inFlight < sh.q.Depth() {
@@ -303,6 +306,9 @@ func (f *flush) settle() {
 		return
 	}
 	f.settled = true
+	if f.quiet && f.stage == nil { // there was no memory for it
+		f.seg.proved = 0
+	}
 	if !f.aside {
 		f.seg.unsettled--
 	}

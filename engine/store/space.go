@@ -25,7 +25,8 @@ func (s *Store) noSpace() error {
 	return fmt.Errorf("%w: %s has %d bytes free, and the reserve is %d", ErrOutOfSpace, s.opts.Dir, s.free.Load(), s.opts.ReserveBytes)
 }
 
-// watchSpace looks at the space from time to time, and makes some when it is short.
+// watchSpace looks at the space from time to time, and makes some when it is short. It is
+// the clock of proveQuiet, too.
 func (s *Store) watchSpace() {
 	t := time.NewTicker(s.opts.SpaceEvery)
 	defer t.Stop()
@@ -43,6 +44,7 @@ func (s *Store) watchSpace() {
 		}
 		s.lookAtSpace()
 		s.keepBallast()
+		s.proveQuiet()
 	}
 }
 
