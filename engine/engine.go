@@ -153,7 +153,7 @@ func (e *Engine) open() error {
 	if err != nil {
 		return err
 	}
-	slab, ok := e.arena.Alloc(largestBatch(e.opts.ArenaBytes))
+	slab, ok := e.arena.Pack(largestBatch(e.opts.ArenaBytes))
 	if !ok {
 		return fmt.Errorf("engine: an arena of %d bytes is too small", e.opts.ArenaBytes)
 	}

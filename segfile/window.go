@@ -44,7 +44,7 @@ func (w *window) room() {
 		return
 	}
 	if w.arena != nil {
-		if b, ok := w.arena.Alloc(windowMax); ok {
+		if b, ok := w.arena.Pack(windowMax); ok {
 			w.buf = b
 			return
 		}

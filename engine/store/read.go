@@ -315,7 +315,7 @@ func (sc *Scanner) Rest() {
 func (s *Store) lend(n int) ([]byte, bool) {
 	arena := s.disk.Arena()
 	if s.lent.Add(int64(n)) <= arena.Size()/2 {
-		if b, ok := arena.Alloc(n); ok {
+		if b, ok := arena.Pack(n); ok {
 			return b, true
 		}
 	}

@@ -24,12 +24,13 @@ var ErrTooLarge = errors.New("buddy: larger than the arena")
 // from the arena's start), and a freed block joins its free buddy again.
 // It is safe for concurrent use, and no call but a waiting AllocWait allocates.
 //
-// Blocks from inTurn up are given out in turn, round the whole arena, so that one is used
+// Blocks from turnOrder up are given out in turn, round the whole arena, so that one is used
 // again as late as can be. What another processor has read, as the one that carries out a
 // virtual machine's I/O does, may still be in its cache, and memory that is there costs up
 // to eight times as much to write to as memory that has left it since: 200 to 370 us for a
-// MiB in place of 45, in copies of 1 KiB, until some 48 MiB go round. Smaller ones are given out from
-// where there is the least to spare, lest they break up what is large.
+// MiB in place of 45, in copies of 1 KiB, until some 48 MiB go round. Smaller ones, and those of
+// Pack, are given out from where there is the least to spare, lest they break up what is
+// large.
 type Arena struct {
 	mem  []byte  // never set again
 	base uintptr // of mem
@@ -43,8 +44,8 @@ type Arena struct {
 	waiters []*waiter // in order of arrival; Free serves the first before anybody
 }
 
-// inTurn is the order of the smallest blocks that are given out in turn: 64 KiB.
-const inTurn = 4
+// turnOrder is the order of the smallest blocks that are given out in turn: 64 KiB.
+const turnOrder = 4
 
 // A page's state byte: the order of the block that starts there, and whether it
 // is free or given out. Pages inside a block are stateInside.
@@ -98,7 +99,14 @@ func (a *Arena) fits(page, pages int) int {
 func (a *Arena) Alloc(n int) ([]byte, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.take(n)
+	return a.take(n, orderOf(n) >= turnOrder)
+}
+
+// Pack is Alloc for what may be kept for long, or is filled by the device.
+func (a *Arena) Pack(n int) ([]byte, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.take(n, false)
 }
 
 // AllocWait is Alloc that waits for memory, behind those who wait already, until
@@ -109,7 +117,7 @@ func (a *Arena) AllocWait(ctx context.Context, n int) ([]byte, error) {
 	}
 	a.mu.Lock()
 	if len(a.waiters) == 0 {
-		if b, ok := a.take(n); ok {
+		if b, ok := a.take(n, orderOf(n) >= turnOrder); ok {
 			a.mu.Unlock()
 			return b, nil
 		}
@@ -251,11 +259,12 @@ func (a *Arena) Check() error {
 	return nil
 }
 
-// take finds a block for n bytes and splits it down. The caller holds mu.
-func (a *Arena) take(n int) ([]byte, bool) {
+// take finds a block for n bytes, in turn or where there is the least to spare, and
+// splits it down. The caller holds mu.
+func (a *Arena) take(n int, inTurn bool) ([]byte, bool) {
 	want := orderOf(n)
 	find := a.tight
-	if want >= inTurn {
+	if inTurn {
 		find = a.nextInTurn
 	}
 	page, order := find(want)
@@ -276,7 +285,7 @@ func (a *Arena) take(n int) ([]byte, bool) {
 	a.state[page] = stateTaken | uint8(order)
 	a.inUse += Block << order
 	a.peak = max(a.peak, a.inUse)
-	if want >= inTurn {
+	if inTurn {
 		a.turn = page + 1<<order
 	}
 	off := page * Block
@@ -317,7 +326,8 @@ func (a *Arena) nextInTurn(want int) (page, order int) {
 // serve hands blocks to those who wait, in order. The caller holds mu.
 func (a *Arena) serve() {
 	for len(a.waiters) > 0 {
-		b, ok := a.take(a.waiters[0].n)
+		n := a.waiters[0].n
+		b, ok := a.take(n, orderOf(n) >= turnOrder)
 		if !ok {
 			return
 		}

@@ -67,7 +67,7 @@ func TestArenaKeepsBlocksApart(t *testing.T) {
 // Large blocks go round the arena, past what is still given out, before one comes again;
 // small ones stay together where there is the least to spare.
 func TestArenaGivesLargeBlocksInTurn(t *testing.T) {
-	const size = Block << inTurn
+	const size = Block << turnOrder
 	a := New(aligned(16 * size))
 	start := func(n int) int {
 		t.Helper()
@@ -104,6 +104,14 @@ func TestArenaGivesLargeBlocksInTurn(t *testing.T) {
 	if got := start(size); got != 2 {
 		t.Fatalf("block %d was given out, want 2: 0 and 1 are in use", got)
 	}
+	packed, _ := a.Pack(size)
+	if at := int(address(packed)-a.base) / size; at != 2 {
+		t.Fatalf("what is kept lies in block %d, want the least that is free, 2", at)
+	}
+	if got := start(size); got != 3 {
+		t.Fatalf("block %d was given out, want the next in turn, 3", got)
+	}
+	a.Free(packed)
 	a.Free(kept)
 	a.Free(small)
 	if err := a.Check(); err != nil || a.InUse() != 0 {
