@@ -35,7 +35,8 @@ import (
 //	 32    8 step     the pointer moves on whenever so much more is durable
 //
 // It fits a sector, so a power cut leaves the old one or the new one, and both are
-// true. It needs no sync: where it was lost, recovery starts from the one before.
+// true. It needs no sync while a segment is written to: where it was lost, recovery starts
+// from the one before. When the segment falls quiet it is moved to the end, and synced.
 // What is written behind a pointer that is on its way is not acknowledged before it, so
 // nothing acknowledged lies further behind what the pointer proves than the step and
 // what was in flight.

@@ -29,6 +29,27 @@
 //     it cannot tell from damage it reports and leaves where it lies, in the file,
 //     between the last frame and the footer.
 //
+// What it cannot promise is to miss everything that a device loses of an open file after
+// it had confirmed it. Every frame tells what was durable when it was planned, and the
+// pointer what was when it was moved: when so much more was, half of
+// PoolOptions.CheckpointBytes, and when the segment fell quiet ([Writer.Quiet]). A loss
+// before that is known, whatever is left. Behind it, for as long as a segment is written to:
+//   - the last flushes, with nothing behind them, that are zeros or the bytes of the file's
+//     earlier life are as if they had never been written. If something of them is there, that
+//     is reported, and cannot be told from a flush that a crash tore.
+//   - frames behind a loss are looked for twice as far as the segment's writes ran ahead of
+//     what was durable, a MiB at least, and as far as the next move of the pointer; from there
+//     on at places that are 1 MiB apart where frames are small, and 16 MiB where they are
+//     large (search.go). A longer loss is overlooked, with the frames behind it, only if those
+//     all lie between two of these places; and that far from the pointer they lie only if
+//     writes ran ahead further than ever before while it was on its way, or if a power cut
+//     took it back to where it was before: moves of it while a segment is written to are not
+//     synced.
+//
+// To know more a start would have to read all of every open file: pools prepare files with
+// zeros and use them again, so all their blocks are written, and no file system can tell
+// which of them this segment wrote. A footer settles it for good, and so does another copy.
+//
 // format.go describes the bytes, recover.go what a crash may leave, void.go what is
 // done about a frame that changed while it was written.
 package segfile

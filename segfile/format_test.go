@@ -66,7 +66,7 @@ func TestGolden(t *testing.T) {
 	mark, err := startMark(&h, goldenTable())
 	must(t, err)
 	loss := appendHole(nil, &f.holes[0])
-	idle, _, err := proofMark(nil, 5000, 1<<20, h.Salt)
+	idle, _, err := proofMark(5000, 1<<20, h.Salt)
 	must(t, err)
 	pointer := make([]byte, block)
 	told := checkpoints{every: 1 << 23, named: 1 << 20, told: proof{1<<20 + 1<<16, 5000}}

@@ -393,3 +393,23 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// proofMark is a mark that says nothing but how far the file was durable, and its head.
+// Writers make none; readers pass over it, as over every mark that they do not know.
+func proofMark(base uint64, pos int64, salt uint64) ([]byte, record.Head, error) {
+	b := make([]byte, block)
+	h, err := stampMark(b, []byte("RFpr\x00\x00\x00\x00"), base, pos, salt)
+	return b, h, err
+}
+
+// WriteProof writes one behind all that was planned, which is durable.
+func (w *Writer) WriteProof() error {
+	b, h, err := proofMark(w.tally.next, w.pos, w.hdr.Salt)
+	if err == nil {
+		err = w.file.WriteAt(b, w.pos)
+	}
+	if err == nil {
+		w.Advance(w.pos, block, []record.Head{h})
+	}
+	return err
+}

@@ -10,17 +10,15 @@ import (
 // Payloads of mark frames. They begin with four bytes that say which one:
 //
 //	"RFst" start: 4 length of the header copy, the copy, the producer table
-//	"RFpr" proof: 4 zero
 //	"RFpt" pointer, "RFcp" checkpoint: see checkpoint.go
 //
 // The start mark is the first frame of every file. Its copy of the header block
 // (without the zeros before the checksum) lets a file whose header is damaged
 // still be read: the salt in the copy must be the one that the mark's own checksum
-// begins with. A proof is written when a segment falls idle or is closed: its
-// durable position proves everything before it.
+// begins with. A mark of another kind is passed over: it proves what its durable
+// position says, as every frame does.
 const (
 	startMagic = "RFst"
-	proofMagic = "RFpr"
 	markFixed  = 8
 )
 
@@ -58,17 +56,4 @@ func splitStart(p []byte) (h header, table []byte, ok bool) {
 	copy(head[blockCRC:], p[n-4:n])
 	h, state, _ := readHeader(head)
 	return h, p[n:], state == headerValid
-}
-
-// proofMark appends to buf a proof that is ready to be written at pos, padded to
-// whole blocks, and its head.
-func proofMark(buf []byte, base uint64, pos int64, salt uint64) ([]byte, record.Head, error) {
-	var p [markFixed]byte
-	copy(p[:], proofMagic)
-	f := make([]byte, block)
-	h, err := stampMark(f, p[:], base, pos, salt)
-	if err != nil {
-		return nil, record.Head{}, fmt.Errorf("segfile: proof mark: %w", err)
-	}
-	return append(buf, f...), h, nil
 }

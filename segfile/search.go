@@ -72,11 +72,12 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 			return s, nil
 		}
 	}
-	if err := r.search(&s, from, r.pos+r.reach(s.kind)); err != nil {
+	to := r.pos + r.reach(s.kind)
+	if err := r.search(&s, from, to); err != nil {
 		return s, err
 	}
 	if !s.behind && (s.kind == breakBlank || s.kind == breakStale) {
-		if err := r.probe(&s, from); err != nil {
+		if err := r.probe(&s, from, to); err != nil {
 			return s, err
 		}
 	}
@@ -86,25 +87,32 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	return s, err
 }
 
-// Where a power cut took the pointer back, or a frame was larger than any before, what
-// got lost may be longer than the search. The rest of the file is looked into at
-// probeFirst behind an end that looks clean, and then every probeEvery.
+// Where a power cut took the pointer back, or frames were larger than any before, what got
+// lost may be longer than the search. The rest of the file is looked into here and there:
+// as often as that reads a 64th of it, at places that are probeMost apart at most and
+// probeLeast at least; a place costs a read, whatever its length.
 const (
 	probeFirst = 4 << 20
-	probeEvery = 16 << 20
+	probeLeast = 1 << 20
+	probeMost  = 16 << 20
 )
 
 // probe looks for frames far behind. Where frames were written at all, a stretch as
 // long as the longest of them holds a header. A loss is overlooked, and with it what
 // lies behind, only if it is longer than the search and all that was written behind it
 // lies between two probes, or is of frames longer than any before.
-func (r *recovery) probe(s *sight, from int64) error {
+func (r *recovery) probe(s *sight, from, searched int64) error {
 	far := *r
 	far.one = true
-	for off := int64(probeFirst); r.pos+off < r.o.size; off = off/probeEvery*probeEvery + probeEvery {
-		var found sight
+	length := min(r.longest+2*block, searchMax)
+	every := min(max(64*length, probeLeast), probeMost)
+	for off := min(probeFirst, every); r.pos+off < r.o.size; off = off/every*every + every {
 		at := r.pos + off
-		if err := far.search(&found, at, at+min(r.longest+2*block, searchMax)); err != nil {
+		if at+length <= searched {
+			continue
+		}
+		var found sight
+		if err := far.search(&found, at, at+length); err != nil {
 			return err
 		}
 		if found.behind {
@@ -184,11 +192,12 @@ func (r *recovery) trace(b []byte) (h *record.Head, ours bool) {
 func (r *recovery) search(s *sight, from, to int64) error {
 	at := from
 	for at < min(to, r.o.size) {
-		b, err := r.win.some(at)
+		end := alignBlock(min(to, r.o.size))
+		b, err := r.win.upTo(at, end)
 		if err != nil {
 			return err
 		}
-		b = b[:min(int64(len(b)), alignBlock(min(to, r.o.size))-at)]
+		b = b[:min(int64(len(b)), end-at)]
 		i, stop := r.sift(s, b, at)
 		if stop {
 			return nil

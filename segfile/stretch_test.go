@@ -17,20 +17,24 @@ func TestALongStretchIsGone(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
 		size, gone, behind int64 // of the file, of what is lost in it, and of the frames behind that
+		frame              int
 		found              bool
 	}{
-		{16 * mib, 3 * mib, 7 * mib, true},
-		{48 * mib, 20 * mib, 16 * mib, true}, // behind the probes at 4 and 16 MiB
-		{48 * mib, 20 * mib, 2 * mib, false}, // between that and the next
+		{16 * mib, 3 * mib, 7 * mib, 700_000, true},
+		{48 * mib, 20 * mib, 16 * mib, 700_000, true}, // behind the probes at 4 and 16 MiB
+		{48 * mib, 20 * mib, 2 * mib, 700_000, false}, // between that and the next
+		{48 * mib, 20*mib + mib/2, mib, 3_000, true},  // small frames are looked for more often
+		{48 * mib, 20*mib + mib/2, mib / 4, 3_000, false},
+		{48 * mib, 20 * mib, 4 * mib, 60_000, true},
 	} {
 		w := largeFile(t, newDisk(1), c.size, poolNew)
 		d := w.d
 		rng := rand.New(rand.NewPCG(1, 1))
-		write(t, w, rng, 3, 1, 700_000)
+		write(t, w, rng, 3, 1, c.frame)
 		at := w.Position()
 		w.pos, w.tally.next = w.pos+c.gone, w.tally.next+1000 // as if a thousand records lay there
 		for w.Position() < at+c.gone+c.behind {
-			write(t, w, rng, 1, 1, 700_000)
+			write(t, w, rng, 1, 1, c.frame)
 		}
 		must(t, w.Close())
 		v := mustRecover(t, d, seg1)
@@ -38,6 +42,10 @@ func TestALongStretchIsGone(t *testing.T) {
 		case !c.found: // as probe says of itself
 			if v.State != Clean || v.End.Position != at {
 				t.Errorf("%d MiB gone: %s (%s) at %+v", c.gone/mib, v.State, v.Why, v.End)
+			}
+			// The search, and 3 probes of large frames or 48 of small ones.
+			if limit := int64(8*mib + 3*c.frame); v.ReadBytes > limit {
+				t.Errorf("%d MiB gone: %d bytes were read, more than %d", c.gone/mib, v.ReadBytes, limit)
 			}
 		case v.State != Damaged || v.End.Offset != w.NextOffset() || len(v.Holes) != 1 || v.Holes[0].Position != at || v.Holes[0].Records != 1000:
 			t.Errorf("%d MiB gone: %s (%s) at %+v, holes %+v", c.gone/mib, v.State, v.Why, v.End, v.Holes)

@@ -77,13 +77,17 @@ func (w *window) get(pos int64, n int) ([]byte, error) {
 
 // some returns what the window has from pos on, at least one byte before the end
 // of the file, reading as much as it can: for those who want it all.
-func (w *window) some(pos int64) ([]byte, error) {
+func (w *window) some(pos int64) ([]byte, error) { return w.upTo(pos, pos+windowMax) }
+
+// upTo is some for those who want nothing from end on, which lies behind pos.
+func (w *window) upTo(pos, end int64) ([]byte, error) {
 	if pos >= w.size {
 		return nil, nil
 	}
 	if pos < w.at || pos >= w.at+int64(w.n) {
 		w.step = windowMax
-		if err := w.load(pos&^(block-1), windowMax); err != nil {
+		start := pos &^ (block - 1)
+		if err := w.load(start, int(min(alignBlock(end-start), windowMax))); err != nil {
 			return nil, err
 		}
 	}

@@ -109,26 +109,6 @@ func (w *Writer) FindTime(ms int64) int64 {
 	return w.check.first()
 }
 
-// Proof appends to buf a flush of its own without records, to be written at
-// Position and told to Advance when all before it is durable: then recovery can
-// prove all before it. For an idle or closing segment.
-func (w *Writer) Proof(buf []byte) ([]byte, record.Head, error) {
-	return proofMark(buf, w.tally.next, w.pos, w.hdr.Salt)
-}
-
-// WriteProof writes a proof, durably. Everything planned must be durable.
-func (w *Writer) WriteProof() error {
-	b, h, err := w.Proof(nil)
-	if err != nil {
-		return err
-	}
-	if err := w.file.WriteAt(b, w.pos); err != nil {
-		return fmt.Errorf("segfile: proof: %w", err)
-	}
-	w.Advance(w.pos, int64(len(b)), []record.Head{h})
-	return nil
-}
-
 // Fence closes the segment at end for good: the footer becomes durable, then the
 // latch, in two writes. The owner has stopped taking appends and everything it
 // planned is durable, so end must be [Writer.End]; anything else is an [ErrEnd].
