@@ -18,7 +18,8 @@ import (
 // stored. One goroutine uses it.
 //
 // It asks for a page at a time, and for the next one while the last is being handed
-// out: nothing comes that it did not ask for. The server's consumer is ahead of the
+// out, unless that was all that there was, which is handed out sooner without: nothing
+// comes that it did not ask for. The server's consumer is ahead of the
 // caller by what lies here; when the connection is lost, another one is opened behind
 // the last page that came.
 //
@@ -64,6 +65,7 @@ type Consumer struct {
 const (
 	pageBytes = 1 << 20          // of the frames of a page; one frame may be more
 	keptBytes = 4 << 20          // most that is kept for the next page
+	smallPage = 64 << 10         // a shorter one that was waited for is all that there was
 	pollWait  = 30 * time.Second // how long the server waits for the first record
 )
 
@@ -288,7 +290,9 @@ func (r *Consumer) await(ctx context.Context, wait bool) error {
 		case err == nil && r.share != nil && len(r.share.ending) > 0 && r.page == nil:
 			continue
 		case err == nil && r.page != nil:
-			r.ask(wait)
+			if !r.page.small {
+				r.ask(wait)
+			}
 			return nil
 		case err == nil && fresh && !wait:
 			r.page = &page{caughtUp: true, cursor: r.behind}
@@ -352,7 +356,7 @@ func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error)
 	case <-r.c.quit:
 		return fresh, ErrClosed
 	}
-	a, plain := r.next.ans, r.next.plain
+	a, plain, waited := r.next.ans, r.next.plain, r.next.waits
 	r.next = nil
 	if a.err != nil {
 		return fresh, a.err
@@ -383,6 +387,7 @@ func (r *Consumer) round(ctx context.Context, wait bool) (fresh bool, err error)
 		r.drop()
 		return fresh, err
 	}
+	p.small = waited && len(p.raw) < smallPage
 	r.wary = r.wary && !p.rest()
 	r.behind = p.cursor
 	if p.rest() || len(p.skips) > 0 {

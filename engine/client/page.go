@@ -18,6 +18,7 @@ type page struct {
 	salt             uint64     // of the frames; 0: the server has verified them
 	skips            []api.Skip // not told of yet
 	caughtUp         bool
+	small            bool     // there was little more than this
 	cursor           string   // behind the page
 	finished         []uint32 // ranges of a member that have come to their ends
 	raw              []byte
