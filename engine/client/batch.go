@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,8 @@ type batch struct {
 	calls  []call
 	out    *outcome // for those who wait; nil if there are none
 	number uint64   // of the batches that were closed
+	before *batch   // in the producer's queue
+	behind *batch   // likewise
 	due    time.Time
 
 	flies   *flight // on its way; nil: waits, or over
@@ -90,21 +91,30 @@ func placeIn(whole api.Placement, count, at int) api.Placement {
 func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
 	slab := p.c.mem.alloc(size)
 	if slab == nil {
-		p.closeAll() // what is open holds some
-		p.pump()
-		p.mu.Unlock()
 		var err error
-		slab, err = p.c.mem.await(ctx, p.life.Done(), size)
-		p.mu.Lock()
-		if err != nil {
+		if slab, err = p.awaitSlab(ctx, size); err != nil {
 			return nil, err
 		}
 	}
+	return p.batchIn(slab), nil
+}
+
+// awaitSlab waits for memory. mu is held, and released meanwhile.
+func (p *Producer) awaitSlab(ctx context.Context, size int) ([]byte, error) {
+	p.closeAll() // what is open holds some
+	p.pump()
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	return p.c.mem.await(ctx, p.life.Done(), size)
+}
+
+// batchIn is an empty batch in slab.
+func (p *Producer) batchIn(slab []byte) *batch {
 	b := batches.Get().(*batch)
 	b.p, b.slab = p, slab
 	b.build.Reset(slab, p.opts.ID)
 	b.readers.Store(1)
-	return b, nil
+	return b
 }
 
 // enqueue puts a batch behind the others. mu is held.
@@ -115,7 +125,7 @@ func (p *Producer) enqueue(b *batch) {
 		p.armed = true
 		p.alarm.Reset(p.c.opts.RequestTimeout)
 	}
-	p.queue = append(p.queue, b)
+	p.queue.add(b)
 }
 
 // finish makes the frame, compressed if the producer compresses. It names no
@@ -208,15 +218,21 @@ func (p *Producer) runCalls() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.tell) > 0 {
-		b := p.tell[0]
-		p.tell = slices.Delete(p.tell, 0, 1)
-		p.mu.Unlock()
-		for _, c := range b.calls {
-			c.done(placeIn(b.place, b.count, c.at), b.err)
+		all := p.tell
+		p.tell = p.told[:0]
+		for i, b := range all {
+			p.mu.Unlock()
+			for _, c := range b.calls {
+				c.done(placeIn(b.place, b.count, c.at), b.err)
+			}
+			all[i] = nil
+			p.mu.Lock()
+			p.leave(b)
+			if p.queue.n == 0 {
+				p.pump() // what is open goes now
+			}
 		}
-		p.mu.Lock()
-		p.leave(b)
-		p.pump()
+		p.told = all
 	}
 	p.telling = false
 }
@@ -237,9 +253,7 @@ func (b *batch) forget() {
 
 // leave takes a batch that everybody was told of out of the queue. mu is held.
 func (p *Producer) leave(b *batch) {
-	if i := slices.Index(p.queue, b); i >= 0 {
-		p.queue = slices.Delete(p.queue, i, i+1)
-	}
+	p.queue.remove(b)
 	b.letGo()
 	p.changed.Broadcast()
 }

@@ -86,8 +86,8 @@ func (c *conn) enqueue(r *request) bool {
 	if c.err != nil {
 		return false
 	}
-	if c.shared != nil && r.key == wire.KeyProduce {
-		c.shared.waiting = append(c.shared.waiting, r)
+	if f, ok := r.owner.(*flight); ok && c.shared != nil {
+		c.shared.waiting = append(c.shared.waiting, f)
 		c.submit()
 		return true
 	}
@@ -102,16 +102,14 @@ func (c *conn) nudge() {
 	}
 }
 
-// rang wakes the server for what was submitted, and says whether there is something for
-// the socket as well.
+// rang wakes the server for what was submitted, and says whether there may be something
+// for the socket.
 func (c *conn) rang() bool {
 	if c.shared == nil {
 		return true
 	}
 	c.shared.guest.Ring()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue) > 0
+	return false // all else is posted
 }
 
 func (c *conn) poke() {
@@ -206,7 +204,10 @@ func (nobody) answered(*request, answer) {}
 func (c *conn) settle(id uint32) *request {
 	if c.shared != nil && id&sharedID != 0 {
 		c.shared.guest.Answered()
-		return c.landed(id)
+		if f, ok := c.landed([]shm.Completion{{ID: id}}, nil); ok {
+			return &f[0].request
+		}
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -26,28 +27,30 @@ type Producer struct {
 	life  context.Context // ends when what is not stored is given up
 	end   context.CancelFunc
 
-	mu       sync.Mutex // guards all below; never held across I/O or a callback
-	changed  *sync.Cond // the queue got shorter, or something ended
-	seq      uint64     // sequence of the last record of the last batch that was closed
-	lanes    []*lane    // tile the keyspace, by position
-	keyless  lane       // of records without a key, while there are several lanes
-	mixed    lane       // of batches that callers filled
-	version  uint64     // of the routes that the lanes are for; 0: none
-	learning bool       // a goroutine asks for others
-	queue    []*batch   // closed and not yet told of, in order
-	closing  uint64     // how many batches were closed: the last one's number
-	lingerOn bool       // a timer will close the open batch
-	closed   bool       // no record is taken any more
-	halted   error      // of a named one: a record failed, and nothing goes out any more
-	tell     []*batch   // over, with callbacks to run
-	telling  bool       // a goroutine runs them
+	mu       sync.Mutex  // guards all below; never held across I/O or a callback
+	changed  *sync.Cond  // the queue got shorter, or something ended
+	seq      uint64      // sequence of the last record of the last batch that was closed
+	lanes    []*lane     // tile the keyspace, by position
+	keyless  lane        // of records without a key, while there are several lanes
+	mixed    lane        // of batches that callers filled
+	version  uint64      // of the routes that the lanes are for; 0: none
+	learning bool        // a goroutine asks for others
+	queue    line        // batches that are closed and not yet told of
+	closing  uint64      // how many batches were closed: the last one's number
+	lingerOn bool        // a timer will close the open batch
+	closed   atomic.Bool // no record is taken any more. Set with mu, read without it, too
+	halted   error       // of a named one: a record failed, and nothing goes out any more
+	tell     []*batch    // over, with callbacks to run
+	told     []*batch    // memory for the next tell
+	telling  bool        // a goroutine runs them
+	spare    []*flight   // for use again
 
 	session  *session      // nil: none
 	flying   int           // batches handed to the session's connection and not answered
 	opening  bool          // a goroutine opens a session
 	refusals int           // sessions in a row that ended with nothing stored
 	why      error         // what the last one ended with
-	stored   uint64        // number of the last batch that the server has confirmed, whatever is open before it
+	known    uint64        // number of the last batch that the server has confirmed, whatever is open before it
 	slowed   time.Duration // waited because a quota was used up
 	alarm    *time.Timer   // runs expire
 	armed    bool          // it will
@@ -180,7 +183,7 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 			if err != nil {
 				return t, about(p.name, err)
 			}
-			if l.open == nil && !l.retired && !p.closed {
+			if l.open == nil && !l.retired && !p.closed.Load() {
 				l.open = fresh
 			} else {
 				fresh.letGo() // mu was released: look again
@@ -224,7 +227,7 @@ func (p *Producer) take(ctx context.Context, r *api.Record, done func(api.Placem
 
 // ready says whether records are taken. mu is held.
 func (p *Producer) ready(ctx context.Context) error {
-	if p.closed {
+	if p.closed.Load() {
 		return ErrClosed
 	}
 	if p.halted != nil {
@@ -236,7 +239,7 @@ func (p *Producer) ready(ctx context.Context) error {
 // room waits until another batch may be closed: as many may wait as fly. mu is held,
 // and released while waiting.
 func (p *Producer) room(ctx context.Context) error {
-	for len(p.queue) >= 2*p.opts.MaxInFlight*len(p.lanes) {
+	for p.queue.n >= 2*p.opts.MaxInFlight*len(p.lanes) {
 		if err := p.wait(ctx); err != nil {
 			return about(p.name, err)
 		}
@@ -287,9 +290,9 @@ func (p *Producer) Flush(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.closeAll()
 	p.pump()
-	for last := p.closing; len(p.queue) > 0 && p.queue[0].number <= last; {
+	for last := p.closing; p.queue.n > 0 && p.queue.first.number <= last; {
 		if err := p.wait(ctx); err != nil {
-			return fmt.Errorf("topic %q: %d batches are still on their way: %w", p.name, len(p.queue), err)
+			return fmt.Errorf("topic %q: %d batches are still on their way: %w", p.name, p.queue.n, err)
 		}
 	}
 	return nil
@@ -315,7 +318,7 @@ func (p *Producer) wait(ctx context.Context) error {
 // first, what is not answered yet fails with ErrClosed.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
-	p.closed = true
+	p.closed.Store(true)
 	p.changed.Broadcast()
 	p.mu.Unlock()
 	err := p.Flush(ctx)
@@ -340,7 +343,7 @@ func (p *Producer) abort() {
 	p.end()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
+	p.closed.Store(true)
 	p.closeAll()
 	p.failAll(ErrClosed)
 	p.alarm.Stop()

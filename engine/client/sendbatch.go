@@ -35,16 +35,20 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if most := largestBatch(p.c.opts.MemoryBytes); size > most {
 		return nil, fmt.Errorf("client: a batch of %d bytes is more than a quarter of MemoryBytes, %d: raise MemoryBytes", size, most)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed.Load() {
 		return nil, ErrClosed
 	}
-	b, err := p.freshBatch(ctx, size)
-	if err != nil {
-		return nil, about(p.name, err)
+	slab := p.c.mem.alloc(size)
+	if slab == nil {
+		var err error
+		p.mu.Lock()
+		slab, err = p.awaitSlab(ctx, size)
+		p.mu.Unlock()
+		if err != nil {
+			return nil, about(p.name, err)
+		}
 	}
-	return &Batch{p: p, b: b, now: time.Now().UnixMilli()}, nil
+	return &Batch{p: p, b: p.batchIn(slab), now: time.Now().UnixMilli()}, nil
 }
 
 // Len is the number of records so far.

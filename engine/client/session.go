@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -89,17 +90,17 @@ func (p *Producer) hand() (to *conn) {
 		p.failAll(ErrClosed)
 		return nil
 	}
-	if p.halted != nil {
-		p.failWaiting(p.halted)
-		return nil
-	}
-	if len(p.queue) == 0 && p.opts.Linger == 0 {
+	if p.queue.n == 0 && p.opts.Linger == 0 {
 		p.closeAll()
 	}
-	for i := 0; i < len(p.queue); i++ {
-		b := p.queue[i]
+	for b := p.queue.unsent; b != nil; b = p.queue.unsent {
 		if b.over || b.flies != nil {
+			p.queue.unsent = b.behind
 			continue
+		}
+		if p.halted != nil {
+			p.failWaiting(p.halted)
+			return to
 		}
 		if b.lane.flying >= p.opts.MaxInFlight {
 			return to // and nothing overtakes it
@@ -116,26 +117,27 @@ func (p *Producer) hand() (to *conn) {
 			p.conclude(b, api.Placement{}, err)
 		}
 		if b.over {
-			i = -1 // conclude may have changed the queue
 			continue
 		}
 		if len(b.header) == 0 {
 			b.header = append(b.header, b.frame[:record.HeaderSize]...)
 		}
-		f := &flight{p: p, b: b, frame: b}
-		f.request = request{key: wire.KeyProduce, producer: s.handle, raw: b.frame, header: b.header, owner: f}
+		f := p.flight()
+		f.b, f.frame = b, b
+		f.producer, f.raw, f.header = s.handle, b.frame, b.header
 		b.flies, b.refusal = f, nil
 		b.readers.Add(1)
 		p.flying++
 		b.lane.flying++
 		if !s.conn.enqueue(&f.request) {
 			b.flies = nil
+			f.ends.Store(1)
+			p.over(f)
 			b.readers.Add(-1)
 			p.flying--
 			b.lane.flying--
 			s.stale = true
-			i-- // again, in another session
-			continue
+			continue // again, in another session
 		}
 		to = s.conn
 	}
@@ -147,41 +149,86 @@ type flight struct {
 	request
 	p     *Producer
 	b     *batch // the producer's mu guards this: nil when nobody waits for the answer
-	frame *batch // whose memory the connection reads
+	frame *batch // whose memory the connection reads, until wrote
+
+	ends   atomic.Int32      // wrote and answered are to come
+	placed wire.ProduceReply // the answer, of a submission (shared.go)
+}
+
+// flight returns one for use. mu is held.
+func (p *Producer) flight() *flight {
+	var f *flight
+	if n := len(p.spare); n > 0 {
+		f = p.spare[n-1]
+		p.spare = p.spare[:n-1]
+	} else {
+		f = &flight{p: p}
+		f.key, f.owner = wire.KeyProduce, f
+	}
+	f.ends.Store(2)
+	return f
+}
+
+// over is called once a flight was answered: it is used again, if the connection has called
+// wrote before. mu is held.
+func (p *Producer) over(f *flight) {
+	if f.ends.Add(-1) == 0 {
+		f.b, f.frame, f.raw, f.header = nil, nil, nil, nil
+		p.spare = append(p.spare, f) // as many as ever flew at once
+	}
 }
 
 // wrote: the connection does not need the frame any more.
-func (f *flight) wrote(*request) { f.frame.letGo() }
+func (f *flight) wrote(*request) {
+	b := f.frame
+	f.ends.Add(-1)
+	b.letGo()
+}
 
 // answered is the server's answer to a batch, or the connection's end.
 func (f *flight) answered(_ *request, a answer) {
-	if cn := f.settle(a); cn != nil {
+	p := f.p
+	p.mu.Lock()
+	p.settle(f, a)
+	cn := p.hand()
+	p.mu.Unlock()
+	if cn != nil {
 		cn.drive()
 	}
 }
 
-// settle tells the batch its outcome, and answers the connection that has something new
-// to write, if there is one.
-func (f *flight) settle(a answer) *conn {
-	p := f.p
+// stored is answered for flights of a producer that were all stored, and that the
+// connection does not need any more: what placed says of each.
+func (p *Producer) stored(all []*flight) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	for _, f := range all {
+		p.settle(f, answer{placed: f.placed})
+	}
+	cn := p.hand()
+	p.mu.Unlock()
+	if cn != nil {
+		cn.drive()
+	}
+}
+
+// settle tells the batch of a flight its outcome. mu is held.
+func (p *Producer) settle(f *flight, a answer) {
+	defer p.over(f)
 	b := f.b
 	if b == nil {
-		return nil
+		return
 	}
 	b.flies = nil
 	p.flying--
 	b.lane.flying--
 	if a.err == nil {
 		p.refusals, p.why = 0, nil
-		p.stored = max(p.stored, b.number)
+		p.known = max(p.known, b.number)
 		p.landed(a.placed.Range)
 		p.conclude(b, b.placed(a.placed), nil)
 	} else {
 		p.failed(b, a.err)
 	}
-	return p.hand()
 }
 
 // failed deals with a batch whose sending failed. mu is held.
@@ -206,7 +253,9 @@ func (p *Producer) failed(b *batch, err error) {
 		}
 		s.stale = true
 	}
-	if does != again {
+	if does == again {
+		p.queue.again(b)
+	} else {
 		p.conclude(b, api.Placement{}, b.verdict(err))
 	}
 }
@@ -268,21 +317,16 @@ func (p *Producer) nextSession() {
 // sent again it would look like a repeat, and be lost. A server that keeps to its
 // promise refuses what is behind as well. mu is held.
 func (p *Producer) dropOvertaken() {
-	for again := true; again; {
-		again = false
-		for _, b := range p.queue {
-			if !b.over && b.refusal != nil && b.number < p.stored {
-				p.conclude(b, api.Placement{}, b.verdict(b.refusal))
-				again = true // the queue changed
-				break
-			}
+	for b := range p.queue.all {
+		if !b.over && b.refusal != nil && b.number < p.known {
+			p.conclude(b, api.Placement{}, b.verdict(b.refusal))
 		}
 	}
 }
 
 // failAll fails what is not over. mu is held.
 func (p *Producer) failAll(err error) {
-	for _, b := range p.queue {
+	for b := range p.queue.all {
 		b.forget()
 	}
 	p.failWaiting(err)
@@ -290,10 +334,9 @@ func (p *Producer) failAll(err error) {
 
 // failWaiting fails what is neither over nor on its way. mu is held.
 func (p *Producer) failWaiting(err error) {
-	for i := 0; i < len(p.queue); i++ {
-		if b := p.queue[i]; !b.over && b.flies == nil {
+	for b := range p.queue.all {
+		if !b.over && b.flies == nil {
 			p.conclude(b, api.Placement{}, b.verdict(err))
-			i = -1
 		}
 	}
 }
@@ -304,8 +347,7 @@ func (p *Producer) expire() {
 	defer p.mu.Unlock()
 	p.armed = false
 	now := time.Now()
-	for i := 0; i < len(p.queue); i++ {
-		b := p.queue[i]
+	for b := range p.queue.all {
 		if b.over {
 			continue
 		}
@@ -322,7 +364,6 @@ func (p *Producer) expire() {
 			err = fmt.Errorf("%w: %w", err, meant(p.why))
 		}
 		p.conclude(b, api.Placement{}, b.verdict(err))
-		i = -1
 	}
 	p.pump()
 }

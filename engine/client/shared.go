@@ -17,14 +17,20 @@ type shared struct {
 	pool  *pool
 	guest *shm.Guest
 
-	waiting []*request // for a slot, or for room, in order
+	waiting []*flight  // for a slot, or for room, in order
 	table   []airborne // submissions that are not answered, by the rest of their ids
 	free    []uint32   // places in it
+
+	heard   [burst]shm.Completion // of the goroutine that hears
+	flights []*flight             // likewise
 }
+
+// burst is how many answers are taken at a time, where they are there.
+const burst = 64
 
 // airborne is a submission that is not answered.
 type airborne struct {
-	r      *request
+	f      *flight
 	copied []byte // memory that the frame was copied to, nil if it lay there
 }
 
@@ -103,36 +109,40 @@ func (c *Client) attach(nc *steady, in *bufio.Reader, to *conn) error {
 func (c *conn) submit() {
 	s := c.shared
 	for c.err == nil && len(s.waiting) > 0 && len(s.free) > 0 {
-		r := s.waiting[0]
-		frame, copied := c.mem.place(s.pool, r.raw)
+		f := s.waiting[0]
+		frame, copied := c.mem.place(s.pool, f.raw)
 		if frame == nil {
 			return
 		}
-		copy(frame, r.header)
+		copy(frame, f.header)
 		at := s.free[len(s.free)-1]
 		s.free = s.free[:len(s.free)-1]
-		s.table[at] = airborne{r, copied}
-		s.guest.Submit(sharedID|at, r.producer, frame) // there is a slot for each place of the table
+		s.table[at] = airborne{f, copied}
+		s.guest.Submit(sharedID|at, f.producer, frame) // there is a slot for each place of the table
 		s.waiting[0] = nil
 		s.waiting = s.waiting[1:]
 	}
 }
 
-// landed takes a submission out of those that wait for their answers, and sends another
-// in its place. nil: there is none of that id.
-func (c *conn) landed(id uint32) *request {
+// landed takes submissions out of those that wait for their answers, and sends others in
+// their place. False says that there is none of an id; those before it were taken out.
+func (c *conn) landed(done []shm.Completion, to []*flight) ([]*flight, bool) {
 	s := c.shared
 	c.mu.Lock()
-	at := id &^ sharedID
-	if int(at) >= len(s.table) || s.table[at].r == nil {
-		c.mu.Unlock()
-		return nil
-	}
-	a := s.table[at]
-	s.table[at] = airborne{}
-	s.free = append(s.free, at)
-	if a.copied != nil {
-		c.mem.displace(s.pool, a.copied)
+	known := true
+	for i := 0; i < len(done) && known; i++ {
+		d, at := &done[i], done[i].ID&^sharedID
+		if known = int(at) < len(s.table) && s.table[at].f != nil; !known {
+			break
+		}
+		a := s.table[at]
+		s.table[at] = airborne{}
+		s.free = append(s.free, at)
+		if a.copied != nil {
+			c.mem.displace(s.pool, a.copied)
+		}
+		a.f.placed = wire.ProduceReply{Range: d.Range, First: d.First, Last: d.Last, Repeats: d.Repeats}
+		to = append(to, a.f)
 	}
 	more := len(s.waiting) > 0
 	if more {
@@ -142,28 +152,40 @@ func (c *conn) landed(id uint32) *request {
 	if more {
 		s.guest.Ring()
 	}
-	a.r.owner.wrote(a.r)
-	return a.r
+	for _, f := range to {
+		f.wrote(nil)
+	}
+	return to, known
 }
 
-// hear takes answers from the memory and hands them to their owners, until the connection
-// ends and there are no more.
+// hear takes answers from the memory and hands them to their owners, as many as there are
+// at a time, until the connection ends and there are no more.
 func (c *conn) hear() error {
+	s := c.shared
 	for {
-		done, err := c.shared.guest.Next()
+		var err error
+		s.heard[0], err = s.guest.Next()
 		if errors.Is(err, shm.ErrStopped) {
 			return c.err
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		r := c.landed(done.ID)
-		if r == nil {
+		all, known := c.landed(s.heard[:1+s.guest.More(s.heard[1:])], s.flights[:0])
+		for rest := all; len(rest) > 0; {
+			p := rest[0].p
+			n := 1
+			for n < len(rest) && rest[n].p == p {
+				n++
+			}
+			p.stored(rest[:n])
+			rest = rest[n:]
+		}
+		clear(all)
+		s.flights = all
+		if !known {
 			return fmt.Errorf("%w: an answer in shared memory that was not asked for", ErrProtocol)
 		}
-		r.owner.answered(r, answer{placed: wire.ProduceReply{
-			Range: done.Range, First: done.First, Last: done.Last, Repeats: done.Repeats,
-		}})
 	}
 }
 
@@ -172,16 +194,16 @@ func (c *conn) hear() error {
 func (c *conn) leave(err error) {
 	s := c.shared
 	for _, a := range s.table {
-		if a.r != nil {
+		if a.f != nil {
 			if a.copied != nil {
 				c.mem.displace(s.pool, a.copied)
 			}
-			a.r.owner.wrote(a.r)
-			a.r.owner.answered(a.r, answer{err: &lostError{sent: true, cause: err}})
+			a.f.wrote(nil)
+			a.f.answered(nil, answer{err: &lostError{sent: true, cause: err}})
 		}
 	}
-	for _, r := range s.waiting {
-		r.owner.wrote(r)
-		r.owner.answered(r, answer{err: &lostError{cause: err}})
+	for _, f := range s.waiting {
+		f.wrote(nil)
+		f.answered(nil, answer{err: &lostError{cause: err}})
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/ringfence/ringfence/segfile/buddy"
 )
 
-// Guest is the client's side of a region. One goroutine calls Next; the others may be
-// called by any, until Close.
+// Guest is the client's side of a region. One goroutine calls Next and More; the others
+// may be called by any, until Close.
 type Guest struct {
 	g     Geometry
 	mem   *memory
 	arena *buddy.Arena
 	wait  waiter
 
-	back lane // of the goroutine that calls Next
+	back lane // of the goroutine that calls Next and More
 
 	mu     sync.Mutex // guards the rest; innermost
 	out    lane
@@ -115,19 +115,40 @@ func (g *Guest) Next() (Completion, error) {
 	if err := g.wait.await(&g.back); err != nil {
 		return Completion{}, err
 	}
+	c := g.take()
+	g.answered(1)
+	return c, nil
+}
+
+// More takes further completions, as many as are there and all has room for. It does not
+// wait.
+func (g *Guest) More(all []Completion) (n int) {
+	for n < len(all) {
+		if s, _ := g.back.look(); s != filled {
+			break // a foul one is met by Next
+		}
+		all[n] = g.take()
+		n++
+	}
+	g.answered(n)
+	return n
+}
+
+func (g *Guest) take() Completion {
 	var w [4]uint64
 	g.back.take(w[:])
-	g.Answered()
 	return Completion{
 		ID: uint32(w[0]), Range: uint32(w[0] >> 32), First: w[1], Last: w[2], Repeats: uint32(w[3]),
-	}, nil
+	}
 }
 
 // Answered says that a submission was answered over the socket.
-func (g *Guest) Answered() {
+func (g *Guest) Answered() { g.answered(1) }
+
+func (g *Guest) answered(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.open--
+	g.open -= n
 }
 
 // Stop has Next return.

@@ -525,3 +525,41 @@ func word(b []byte) (v uint64) {
 	}
 	return v
 }
+
+// More takes what is there, in order, and neither waits nor passes a slot that no engine
+// leaves so: that is for Next to tell.
+func TestMore(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	b := block(t, g, 10)
+	for i := range uint32(6) {
+		if !g.send(i, 0, b) {
+			t.Fatal("no slot")
+		}
+		if _, err := h.Next(); err != nil {
+			t.Fatal(err)
+		}
+		h.Complete(Completion{ID: i, First: uint64(i), Last: uint64(i)})
+	}
+	var got []Completion
+	for _, room := range []int{1, 0, 3, 10} {
+		all := make([]Completion, room)
+		got = append(got, all[:g.More(all)]...)
+	}
+	if len(got) != 6 || g.open != 0 {
+		t.Fatalf("%d completions, %d are open", len(got), g.open)
+	}
+	for i, c := range got {
+		if c != (Completion{ID: uint32(i), First: uint64(i), Last: uint64(i)}) {
+			t.Errorf("completion %d is %+v", i, c)
+		}
+	}
+	h.out.put(1)
+	h.out.at().turn += 2
+	all := make([]Completion, 4)
+	if n := g.More(all); n != 1 {
+		t.Errorf("%d completions before a foul slot, want 1", n)
+	}
+	if _, err := g.Next(); !errors.Is(err, ErrPeer) {
+		t.Errorf("a foul slot: %v", err)
+	}
+}
