@@ -35,6 +35,9 @@
 //   - A segment opened by an earlier process is never appended to again: Open
 //     recovers and fences it (recover.go), after it looked at the whole tree and
 //     found nothing that it must not touch.
+//   - A segment that falls quiet is proved to its end (quiet.go): what a disk loses of it
+//     later is missed at the next start, whatever is left. Of one that is written to see
+//     package segfile.
 //   - On a full file system appends are refused, and retired files are given back;
 //     reads, fences and deletes go on, and appends by themselves.
 //   - A file that nobody knows is set aside, never deleted (quarantine.go).

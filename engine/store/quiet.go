@@ -9,37 +9,43 @@ package store
 // behind them. The next look has others.
 const quietMost = 16
 
-// proveQuiet proves the segments that were quiet since the last look.
+// proveQuiet proves the segments that were written to and were quiet since the last look.
 func (s *Store) proveQuiet() {
 	if s.enter() != nil {
 		return
 	}
 	defer s.leave()
-	started := map[*shard]int{}
-	for _, seg := range s.unfenced() {
-		if started[seg.shard] < quietMost && seg.proveQuiet() {
-			started[seg.shard]++
-		}
+	for _, sh := range s.shards {
+		sh.proveQuiet()
 	}
 }
 
-// proveQuiet starts the write of the pointer if nothing was written since the last look,
-// and something before that. It says whether it did.
-func (s *Segment) proveQuiet() bool {
-	sh := s.shard
+func (sh *shard) proveQuiet() {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	at := s.durable.Load()
-	quiet := s.lookedAt == at
-	s.lookedAt = at
-	if !quiet || s.proved == at || s.phase != open || s.failed != nil || s.queue.len() > 0 || s.flushes.len() > 0 || sh.closed || sh.inFlight >= sh.q.Depth() {
-		return false
+	started := 0
+	later := sh.written[:0]
+	for _, s := range sh.written {
+		at := s.durable.Load()
+		quiet := s.lookedAt == at && s.queue.len() == 0 && s.flushes.len() == 0
+		s.lookedAt = at
+		switch {
+		case s.proved == at || s.phase != open || s.failed != nil || sh.closed:
+			s.listed = false
+		case !quiet || started == quietMost || sh.inFlight >= sh.q.Depth():
+			later = append(later, s)
+		default:
+			s.listed, s.proved = false, at
+			f := s.takeAside(sh)
+			f.quiet = true
+			sh.inFlight++
+			sh.asides = append(sh.asides, f)
+			started++
+		}
 	}
-	s.proved = at
-	f := s.takeAside(sh)
-	f.quiet = true
-	sh.inFlight++
-	sh.asides = append(sh.asides, f)
-	sh.pump(false)
-	return true
+	clear(sh.written[len(later):])
+	sh.written = later
+	if started > 0 {
+		sh.pump(false)
+	}
 }

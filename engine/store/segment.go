@@ -49,9 +49,10 @@ type Segment struct {
 	waitedAt int64
 	late     bool
 
-	// guarded by the shard's mu: how far the file was durable
-	lookedAt int64 // when proveQuiet looked last
-	proved   int64 // when it had the pointer say so
+	// guarded by the shard's mu
+	listed   bool  // among the shard's written
+	lookedAt int64 // how far the file was durable when proveQuiet looked last
+	proved   int64 // and when it had the pointer say so
 
 	// owned by the submitter; by the fencer once drained
 	writer   *segfile.Writer // nil once recovered from disk

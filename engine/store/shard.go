@@ -161,6 +161,7 @@ type shard struct {
 	ready      []*Segment // have something to start; each at most once
 	mending    []*flush   // have a next write to mend what was changed
 	asides     []*flush   // are to be written although nothing else of their segment is
+	written    []*Segment // to be proved once they are quiet; each at most once
 	acks       []*Append  // to be answered, in order
 	moved      []*Segment // commit mark moved since the last delivery
 	spare      []*flush   // flushes to use again
@@ -360,6 +361,10 @@ func (sh *shard) advance(s *Segment) {
 	}
 	if s.queue.len() == 0 && s.flushes.len() == 0 {
 		s.claimed = s.end.Position
+		if !s.listed && s.proved != s.claimed {
+			s.listed = true
+			sh.written = append(sh.written, s)
+		}
 	}
 	if s.queue.len() > 0 {
 		sh.markReady(s)

@@ -26,8 +26,16 @@ func (s *Store) watchStalls() {
 // lookForStalls looks at every open segment, and tells of those whose first write was
 // there at the last look already.
 func (s *Store) lookForStalls() {
+	s.mu.Lock()
+	var open []*Segment
+	for _, seg := range s.segments {
+		if seg.shard != nil && seg.reader.Load() == nil {
+			open = append(open, seg)
+		}
+	}
+	s.mu.Unlock()
 	stalled := 0
-	for _, seg := range s.unfenced() {
+	for _, seg := range open {
 		at, late, news := seg.stalls()
 		if late {
 			stalled++
@@ -41,18 +49,6 @@ func (s *Store) lookForStalls() {
 		}
 	}
 	s.stalled.Store(int64(stalled))
-}
-
-// unfenced lists the segments that this process made and has not closed, in any order.
-func (s *Store) unfenced() (open []*Segment) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, seg := range s.segments {
-		if seg.shard != nil && seg.reader.Load() == nil {
-			open = append(open, seg)
-		}
-	}
-	return open
 }
 
 // stalls says whether s waits for a write that it waited for when last asked, whether that
