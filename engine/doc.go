@@ -52,7 +52,8 @@
 // # Goroutines and locks
 //
 // An Engine runs one goroutine that fences what is owed, one for retention, the
-// store's resident reapers and the metadata's. A Producer has none of its own but one
+// store's resident reapers and those that look after its space, its quiet segments, its
+// files and late writes, and the metadata's. A Producer has none of its own but one
 // for each range whose write head is being looked for. Lock order: a held range
 // (Engine.hold), then Producer.mu, then the frontend's and the shard's own locks. No
 // lock is held across I/O, a metadata command or a callback, but for a held range.

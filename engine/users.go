@@ -19,7 +19,9 @@ import (
 // PutUser makes a user who may do nothing but what o.Grants allows, or with o.Replace
 // gives one another password. Connections that are logged in stay. With password "" the
 // user has none, and logs in with a token or a certificate. The first user has to be an
-// administrator. Errors: ErrInvalidUser, ErrInvalidPassword, ErrInvalidGrant,
+// administrator who can log in, and the last such one keeps what he logs in with: a
+// password, a token that does not expire, or with an Authenticator that takes them a
+// certificate. Errors: ErrInvalidUser, ErrInvalidPassword, ErrInvalidGrant,
 // ErrUserExists, ErrNoSuchUser, ErrLastAdministrator.
 func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptions) error {
 	for _, err := range []error{api.CheckUser(name), api.CheckPassword(password), api.CheckGrants(o.Grants...)} {
@@ -163,8 +165,8 @@ func tokenOf(user string, t *cp.Token) Token {
 	return out
 }
 
-// DeleteToken forgets a token; what was logged in with it may do nothing more. Error:
-// ErrNoSuchToken.
+// DeleteToken forgets a token; what was logged in with it may do nothing more. Errors:
+// ErrNoSuchToken, ErrLastAdministrator.
 func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 	var want cp.TokenID
 	if n, err := hex.Decode(want[:], []byte(id[:min(len(id), 2*len(want))])); err != nil || n != len(want) || len(id) != 2*n {
