@@ -30,7 +30,9 @@ var ErrTooLarge = errors.New("buddy: larger than the arena")
 // to eight times as much to write to as memory that has left it since: 200 to 370 us for a
 // MiB in place of 45, in copies of 1 KiB, until some 48 MiB go round. Smaller ones, and those of
 // Pack, are given out from where there is the least to spare, lest they break up what is
-// large.
+// large. Those in turn leave half of the arena whole, while what is broken up already has
+// room for them: one that is kept long must not keep others from a block of the largest size
+// that anybody asks for.
 type Arena struct {
 	mem  []byte  // never set again
 	base uintptr // of mem
@@ -39,6 +41,7 @@ type Arena struct {
 	free    []blocks   // per order
 	state   []uint8    // per page, what starts there
 	turn    int        // the page behind the block that was given out in turn last
+	largest int        // the order of the largest blocks that are asked for; set once
 	inUse   int64
 	peak    int64
 	waiters []*waiter // in order of arrival; Free serves the first before anybody
@@ -46,6 +49,10 @@ type Arena struct {
 
 // turnOrder is the order of the smallest blocks that are given out in turn: 64 KiB.
 const turnOrder = 4
+
+// mostAsked is the most that anybody asks for at once, who asks for a quarter of the arena at
+// most.
+const mostAsked = 8 << 20
 
 // A page's state byte: the order of the block that starts there, and whether it
 // is free or given out. Pages inside a block are stateInside.
@@ -73,6 +80,7 @@ func New(mem []byte) *Arena {
 	a := &Arena{mem: mem[:pages*Block]}
 	a.base = address(a.mem)
 	a.state = make([]uint8, pages)
+	a.largest = orderOf(min(len(a.mem)/4, mostAsked))
 	a.free = make([]blocks, bits.Len(uint(pages)))
 	for order := range a.free {
 		a.free[order] = newBlocks(pages >> order)
@@ -108,6 +116,9 @@ func (a *Arena) Pack(n int) ([]byte, bool) {
 	defer a.mu.Unlock()
 	return a.take(n, false)
 }
+
+// Takes is how much of the arena n bytes take: the size of their block.
+func (a *Arena) Takes(n int) int { return Block << orderOf(n) }
 
 // AllocWait is Alloc that waits for memory, behind those who wait already, until
 // ctx ends. More than the arena could ever give is refused at once.
@@ -305,9 +316,27 @@ func (a *Arena) tight(want int) (page, order int) {
 // nextInTurn finds the first page from turn on, and then from the start on, where a block
 // of order want can be made, and the order of the free block that it lies in; -1 for none.
 func (a *Arena) nextInTurn(want int) (page, order int) {
+	if want < a.largest && a.whole() <= len(a.state)>>a.largest/2 {
+		if page, order = a.nextBelow(want, a.largest); page >= 0 {
+			return page, order
+		}
+	}
+	return a.nextBelow(want, len(a.free))
+}
+
+// whole is how many free blocks there are of the largest order that is asked for.
+func (a *Arena) whole() (n int) {
+	for o := a.largest; o < len(a.free); o++ {
+		n += a.free[o].count << (o - a.largest)
+	}
+	return n
+}
+
+// nextBelow is nextInTurn among the free blocks of an order below end.
+func (a *Arena) nextBelow(want, end int) (page, order int) {
 	for _, from := range [...]int{(a.turn + 1<<want - 1) >> want << want, 0} {
 		page = -1
-		for o := want; o < len(a.free); o++ {
+		for o := want; o < end; o++ {
 			i := a.free[o].from(from >> o)
 			if i < 0 {
 				continue

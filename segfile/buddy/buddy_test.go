@@ -119,6 +119,51 @@ func TestArenaGivesLargeBlocksInTurn(t *testing.T) {
 	}
 }
 
+// Blocks that stay, as batches that are filled slowly do, leave half of the largest ones that
+// are asked for, wherever the turn was when they were given out.
+func TestArenaKeepsWholeBlocksBesideThoseThatStay(t *testing.T) {
+	const small = Block << turnOrder
+	for _, size := range []int{4 << 20, 6 << 20, 16 << 20, 64 << 20} {
+		for seed := range uint64(10) {
+			rng := rand.New(rand.NewPCG(uint64(size), seed))
+			a := New(aligned(size))
+			largest := a.Takes(min(size/4, mostAsked))
+			take := func(n int) []byte {
+				t.Helper()
+				b, ok := a.Alloc(n)
+				if !ok {
+					t.Fatalf("%d MiB, seed %d: no block of %d KiB", size>>20, seed, n>>10)
+				}
+				return b
+			}
+			crossed := 0 // how often the turn came to another large block
+			for range min(16, largest/small) {
+				for range rng.IntN(size / small) { // the turn goes on
+					at := a.turn * Block / largest
+					a.Free(take(small))
+					if a.turn*Block/largest != at {
+						crossed++
+					}
+				}
+				take(small) // and stays
+				var large [][]byte
+				for range size / largest / 2 {
+					large = append(large, take(largest))
+				}
+				for _, b := range large {
+					a.Free(b)
+				}
+			}
+			if crossed == 0 {
+				t.Fatalf("%d MiB, seed %d: the turn stood still", size>>20, seed)
+			}
+			if err := a.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // aligned is memory of which New leaves nothing out.
 func aligned(n int) []byte {
 	mem := make([]byte, n+Block)
