@@ -314,18 +314,20 @@ func (sc *Scanner) Rest() {
 // reader that stands still keeps what it has, and must not keep producers from theirs.
 func (s *Store) lend(n int) ([]byte, bool) {
 	arena := s.disk.Arena()
-	if s.lent.Add(int64(n)) <= arena.Size()/2 {
+	takes := int64(arena.Takes(n)) // up to twice as much
+	if s.lent.Add(takes) <= arena.Size()/2 {
 		if b, ok := arena.Pack(n); ok {
 			return b, true
 		}
 	}
-	s.lent.Add(-int64(n))
+	s.lent.Add(-takes)
 	return nil, false
 }
 
 func (s *Store) unlend(b []byte) {
+	takes := cap(b)
 	s.disk.Arena().Free(b)
-	s.lent.Add(-int64(len(b)))
+	s.lent.Add(-int64(takes))
 }
 
 // bytes returns at least n bytes of the file from pos on, below end, in one piece.

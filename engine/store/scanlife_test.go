@@ -66,6 +66,33 @@ func TestDeleteUnderAScanner(t *testing.T) {
 	}
 }
 
+// Readers that stand still keep half of the arena from those who append at most, also where
+// each holds little more than half a block of it.
+func TestReadersThatStandStillLeaveHalfOfTheArena(t *testing.T) {
+	d := simdisk.New(simdisk.Options{Seed: 9, ArenaBytes: 8 << 20})
+	s, _ := openStore(t, d, testOptions())
+	seg := newSegment(t, s, segID(0, 0), 0, nil)
+	sent := bulk(t, s, seg, rand.New(rand.NewPCG(9, 21)), []int{600_000, 600_000})
+	arena := d.Arena()
+	before := arena.InUse()
+	for n := range 12 {
+		sc, err := seg.Scan(0)
+		must(t, err)
+		defer sc.Close()
+		b, err := sc.Next()
+		must(t, err)
+		if !bytes.Equal(b.Value(0), sent[0].values[0]) {
+			t.Fatal("another batch")
+		}
+		switch held := arena.InUse() - before; {
+		case held > arena.Size()/2:
+			t.Fatalf("%d readers that stand still hold %d bytes of %d", n+1, held, arena.Size())
+		case n == 3 && held < arena.Size()/4:
+			t.Fatalf("four readers hold %d bytes", held)
+		}
+	}
+}
+
 // Rolls, deletes of the oldest segment and readers of it, all at once (B12, B14).
 func TestRetentionBesideReaders(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 20))
