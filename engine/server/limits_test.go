@@ -336,6 +336,7 @@ func TestShutdown(t *testing.T) {
 		disk := make(chan struct{})
 		w.engine.set(func() { w.engine.disk = disk })
 		frame := c.send(wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(1, 200)...)
+		synctest.Wait() // it is there, and uses up the window of who subscribes
 		push := sub.send(wire.KeySubscribe, &wire.Subscribe{Consumer: sub.consumer("a"), Window: 1})
 		if a := sub.next(); a.ID != push {
 			t.Fatalf("%+v", a.Head)
