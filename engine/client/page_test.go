@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ringfence/ringfence/engine/api"
@@ -178,4 +179,44 @@ func asStored(raw []byte, salt uint64) (out []byte) {
 		raw = raw[h.FrameLen:]
 	}
 	return out
+}
+
+// The next page is asked for while a large one is handed out; behind a small one that was
+// waited for there is nothing yet, and it is handed out first. No record is missed either way.
+func TestNextPageIsAskedFor(t *testing.T) {
+	f := newFake(t)
+	var asked atomic.Int32
+	f.on = func(_ *fakeConn, h wire.Head, _, _ []byte) bool {
+		if h.Key == wire.KeyFetch {
+			asked.Add(1)
+		}
+		return false
+	}
+	c := f.client(t, Options{})
+	p := producer(t, c, api.ProducerOptions{})
+	in, err := c.NewConsumer(api.ConsumerOptions{Topic: "t", From: api.FromStart()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	for i, c := range []struct {
+		size  int
+		asked int32 // once the record was handed out
+	}{{100, 1}, {smallPage, 3}, {100, 3}, {100, 4}, {smallPage, 6}} {
+		size := c.size
+		if _, err := p.Produce(t.Context(), api.Record{Value: bytes.Repeat([]byte{byte(i)}, size)}); err != nil {
+			t.Fatal(err)
+		}
+		page, err := in.Poll(t.Context(), 10)
+		if err != nil || len(page.Records) != 1 || len(page.Records[0].Value) != size || page.Records[0].Value[0] != byte(i) {
+			t.Fatalf("record %d: %d records, %v", i, len(page.Records), err)
+		}
+		// Whatever was asked before this went over the same connection.
+		if _, err := in.Lag(); err != nil {
+			t.Fatal(err)
+		}
+		if got := asked.Load(); got != c.asked {
+			t.Fatalf("after record %d of %d bytes %d pages were asked for, want %d", i, size, got, c.asked)
+		}
+	}
 }
