@@ -110,13 +110,12 @@ func (p *Producer) hand() (to *conn) {
 			p.reopen()
 			return to
 		}
-		if err := b.finish(); err == nil && len(b.frame) > s.limit {
+		err := b.finish()
+		if err == nil && len(b.frame) > s.limit {
 			err = fmt.Errorf("%w: a batch of %d bytes, the server takes %d: lower BatchBytes", ErrRecordTooLarge, len(b.frame), s.limit)
-			p.conclude(b, api.Placement{}, err)
-		} else if err != nil {
-			p.conclude(b, api.Placement{}, err)
 		}
-		if b.over {
+		if err != nil {
+			p.conclude(b, api.Placement{}, err) // b may be another one's now
 			continue
 		}
 		if len(b.header) == 0 {
