@@ -16,7 +16,9 @@ type Options struct {
 	// "pool". "" means "auto".
 	IO string
 	// ArenaBytes is the memory that batches and reads live in: pinned, on huge pages
-	// where the host gives them. 0 means 64 MiB.
+	// where the host gives them. 0 means 64 MiB. Batches take it in turn: with much less,
+	// a virtual machine may find what its disk has just read slow to fill again, by a
+	// factor of up to eight.
 	ArenaBytes int
 	// SegmentBytes is the size at which a segment rolls; 0 means 256 MiB, which a fast
 	// device fills in some tens of milliseconds: a roll costs about ten durable
