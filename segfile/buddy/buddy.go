@@ -30,9 +30,10 @@ var ErrTooLarge = errors.New("buddy: larger than the arena")
 // to eight times as much to write to as memory that has left it since: 200 to 370 us for a
 // MiB in place of 45, in copies of 1 KiB, until some 48 MiB go round. Smaller ones, and those of
 // Pack, are given out from where there is the least to spare, lest they break up what is
-// large. Those in turn leave half of the arena whole, while what is broken up already has
-// room for them: one that is kept long must not keep others from a block of the largest size
-// that anybody asks for.
+// large. Those in turn leave a quarter of the arena whole, while what is broken up already has
+// room for them: some that are kept long must not keep others from a block of the largest size
+// that anybody asks for. More than a quarter, and the turns of a few large batches would be
+// short ones.
 type Arena struct {
 	mem  []byte  // never set again
 	base uintptr // of mem
@@ -316,7 +317,7 @@ func (a *Arena) tight(want int) (page, order int) {
 // nextInTurn finds the first page from turn on, and then from the start on, where a block
 // of order want can be made, and the order of the free block that it lies in; -1 for none.
 func (a *Arena) nextInTurn(want int) (page, order int) {
-	if want < a.largest && a.whole() <= len(a.state)>>a.largest/2 {
+	if want < a.largest && a.whole() <= len(a.state)>>a.largest/4 {
 		if page, order = a.nextBelow(want, a.largest); page >= 0 {
 			return page, order
 		}

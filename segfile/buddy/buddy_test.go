@@ -119,8 +119,8 @@ func TestArenaGivesLargeBlocksInTurn(t *testing.T) {
 	}
 }
 
-// Blocks that stay, as batches that are filled slowly do, leave half of the largest ones that
-// are asked for, wherever the turn was when they were given out.
+// Blocks that stay, as batches that are filled slowly do, leave a quarter of the arena whole,
+// wherever the turn was when they were given out.
 func TestArenaKeepsWholeBlocksBesideThoseThatStay(t *testing.T) {
 	const small = Block << turnOrder
 	for _, size := range []int{4 << 20, 6 << 20, 16 << 20, 64 << 20} {
@@ -147,7 +147,7 @@ func TestArenaKeepsWholeBlocksBesideThoseThatStay(t *testing.T) {
 				}
 				take(small) // and stays
 				var large [][]byte
-				for range size / largest / 2 {
+				for range size / largest / 4 {
 					large = append(large, take(largest))
 				}
 				for _, b := range large {
