@@ -399,6 +399,7 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("shutdown with a frame that never lands: %v", err)
 		}
 		c.closed(0)
+		synctest.Wait()                            // the connection has tried to
 		w.engine.set(func() { w.engine.open = 0 }) // the producer could not be closed
 		close(disk)
 	})
