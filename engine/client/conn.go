@@ -109,6 +109,9 @@ func (c *conn) rang() bool {
 		return true
 	}
 	c.shared.guest.Ring()
+	if c.shared.aside.Load() {
+		c.shared.calls()
+	}
 	return false // all else is posted
 }
 

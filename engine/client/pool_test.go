@@ -12,6 +12,12 @@ import (
 // sharedWith is memory that a server made, as the client has it.
 func sharedWith(t *testing.T, bytes int) *shm.Guest {
 	t.Helper()
+	_, guest := sharedPair(t, bytes)
+	return guest
+}
+
+func sharedPair(t *testing.T, bytes int) (*shm.Host, *shm.Guest) {
+	t.Helper()
 	g := shm.Geometry{ArenaBytes: bytes, Slots: 8}
 	h, err := shm.Create(shm.Options{Geometry: g})
 	if err != nil {
@@ -27,7 +33,7 @@ func sharedWith(t *testing.T, bytes int) *shm.Guest {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { guest.Close() })
-	return guest
+	return h, guest
 }
 
 // Batches are built where the connection reads them. Those of a connection before, and of

@@ -79,17 +79,7 @@ func (c *Client) NewProducer(o api.ProducerOptions) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Producer{c: c, name: o.Topic, opts: o, link: l, named: o.ID != 0 && !o.NotIdempotent}
-	for p.opts.ID == 0 {
-		// Drawn here and not by the server, so that a request to open that was lost can
-		// be repeated.
-		p.opts.ID = rand.Uint64()
-	}
-	p.lanes = everywhere()
-	p.changed = sync.NewCond(&p.mu)
-	p.life, p.end = context.WithCancel(c.life)
-	p.alarm = time.AfterFunc(time.Hour, p.expire)
-	p.alarm.Stop()
+	p := newProducer(c, l, o)
 	ctx, cancel := context.WithTimeoutCause(p.life, c.opts.RequestTimeout, c.tooLate)
 	defer cancel()
 	s, err := p.openSession(ctx)
@@ -105,6 +95,21 @@ func (c *Client) NewProducer(o api.ProducerOptions) (*Producer, error) {
 		return nil, about(o.Topic, err)
 	}
 	return p, nil
+}
+
+func newProducer(c *Client, l *link, o api.ProducerOptions) *Producer {
+	p := &Producer{c: c, name: o.Topic, opts: o, link: l, named: o.ID != 0 && !o.NotIdempotent}
+	for p.opts.ID == 0 {
+		// Drawn here and not by the server, so that a request to open that was lost can
+		// be repeated.
+		p.opts.ID = rand.Uint64()
+	}
+	p.lanes = everywhere()
+	p.changed = sync.NewCond(&p.mu)
+	p.life, p.end = context.WithCancel(c.life)
+	p.alarm = time.AfterFunc(time.Hour, p.expire)
+	p.alarm.Stop()
+	return p
 }
 
 func (c *Client) enlist(p *Producer) error {
@@ -130,7 +135,11 @@ func (p *Producer) Produce(ctx context.Context, r api.Record) (api.Placement, er
 	if err != nil {
 		return api.Placement{}, err
 	}
-	if t.drive != nil {
+	switch {
+	case t.drive == nil:
+	case t.drive.shared != nil:
+		t.drive.listen(ctx, t.out.done)
+	default:
 		t.drive.drive()
 	}
 	select {

@@ -197,10 +197,12 @@ func (f *flight) answered(_ *request, a answer) {
 }
 
 // stored is answered for flights of a producer that were all stored, and that the
-// connection does not need any more: what placed says of each.
-func (p *Producer) stored(all []*flight) {
+// connection does not need any more: what placed says of each. alone says that the last one
+// was one record, whose caller waits and may send the next.
+func (p *Producer) stored(all []*flight) (alone bool) {
 	p.mu.Lock()
 	for _, f := range all {
+		alone = f.b != nil && f.b.out != nil && f.b.count == 1 && p.opts.Linger == 0
 		p.settle(f, answer{placed: f.placed})
 	}
 	cn := p.hand()
@@ -208,6 +210,7 @@ func (p *Producer) stored(all []*flight) {
 	if cn != nil {
 		cn.drive()
 	}
+	return alone
 }
 
 // settle tells the batch of a flight its outcome. mu is held.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/ringfence/ringfence/engine/shm"
 	"github.com/ringfence/ringfence/engine/wire"
@@ -21,7 +23,14 @@ type shared struct {
 	table   []airborne // submissions that are not answered, by the rest of their ids
 	free    []uint32   // places in it
 
-	heard   [burst]shm.Completion // of the goroutine that hears
+	// Who listens for answers has the ear: hear, but where a caller sends one record after
+	// another and waits for each he listens himself, and is not woken by another goroutine.
+	// hear is aside then, and called by who submits and does not listen.
+	ear   chan struct{} // holds one while nobody has it
+	aside atomic.Bool   // set with mu, while nothing is submitted
+	call  chan struct{}
+
+	heard   [burst]shm.Completion // of who has the ear
 	flights []*flight             // likewise
 }
 
@@ -95,13 +104,18 @@ func (c *Client) attach(nc *steady, in *bufio.Reader, to *conn) error {
 	if err != nil {
 		return err
 	}
-	s := &shared{guest: guest, table: make([]airborne, r.Slots)}
-	for i := range s.table {
-		s.free = append(s.free, uint32(len(s.table)-1-i))
-	}
+	s := newShared(guest, int(r.Slots))
 	s.pool = c.mem.adopt(guest)
 	to.shared = s
 	return nil
+}
+
+func newShared(guest *shm.Guest, slots int) *shared {
+	s := &shared{guest: guest, table: make([]airborne, slots), ear: make(chan struct{}, 1), call: make(chan struct{}, 1)}
+	for i := range s.table {
+		s.free = append(s.free, uint32(slots-1-i))
+	}
+	return s
 }
 
 // submit shows the server what waits, as far as there are slots and there is room. mu is
@@ -150,7 +164,7 @@ func (c *conn) landed(done []shm.Completion, to []*flight) ([]*flight, bool) {
 	}
 	c.mu.Unlock()
 	if more {
-		s.guest.Ring()
+		c.rang()
 	}
 	for _, f := range to {
 		f.wrote(nil)
@@ -158,34 +172,114 @@ func (c *conn) landed(done []shm.Completion, to []*flight) ([]*flight, bool) {
 	return to, known
 }
 
-// hear takes answers from the memory and hands them to their owners, as many as there are
-// at a time, until the connection ends and there are no more.
+// hear takes answers from the memory and hands them to their owners, until the connection
+// ends and there are no more. It begins with the ear, and ends with it.
 func (c *conn) hear() error {
 	s := c.shared
 	for {
-		var err error
-		s.heard[0], err = s.guest.Next()
+		alone, err := c.answers(0)
 		if errors.Is(err, shm.ErrStopped) {
 			return c.err
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrProtocol, err)
+			return err
 		}
-		all, known := c.landed(s.heard[:1+s.guest.More(s.heard[1:])], s.flights[:0])
-		for rest := all; len(rest) > 0; {
-			p := rest[0].p
-			n := 1
-			for n < len(rest) && rest[n].p == p {
-				n++
+		if alone && c.stepAside() {
+			s.ear <- struct{}{}
+			select {
+			case <-s.call:
+			case <-c.dead:
 			}
-			p.stored(rest[:n])
-			rest = rest[n:]
+			<-s.ear // of a caller, who soon has what he waits for, or enough of it
+			s.aside.Store(false)
 		}
-		clear(all)
-		s.flights = all
-		if !known {
-			return fmt.Errorf("%w: an answer in shared memory that was not asked for", ErrProtocol)
+	}
+}
+
+// stepAside leaves the next answers to whoever submits, if none is to come.
+func (c *conn) stepAside() bool {
+	s := c.shared
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(s.free) == len(s.table) {
+		s.aside.Store(true)
+	}
+	return s.aside.Load()
+}
+
+// answers waits for answers, for so long only if most is not 0, and hands those that are
+// there to their owners. alone says that the last one was for a caller who may listen.
+func (c *conn) answers(most time.Duration) (alone bool, err error) {
+	s := c.shared
+	first, ok, err := s.guest.Soon(most)
+	if err != nil && !errors.Is(err, shm.ErrStopped) {
+		err = fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	if !ok {
+		return false, err
+	}
+	s.heard[0] = first
+	all, known := c.landed(s.heard[:1+s.guest.More(s.heard[1:])], s.flights[:0])
+	for rest := all; len(rest) > 0; {
+		p := rest[0].p
+		n := 1
+		for n < len(rest) && rest[n].p == p {
+			n++
 		}
+		alone = p.stored(rest[:n])
+		rest = rest[n:]
+	}
+	clear(all)
+	s.flights = all
+	if !known {
+		return false, fmt.Errorf("%w: an answer in shared memory that was not asked for", ErrProtocol)
+	}
+	return alone, nil
+}
+
+// patience is how long a caller listens for himself in vain: he hears of nothing else
+// meanwhile, as of a refusal, which comes over the socket, or the end of his context.
+const patience = 5 * time.Millisecond
+
+// listen wakes the server for what a caller submitted. If nobody else listens he does,
+// until done.
+func (c *conn) listen(ctx context.Context, done <-chan struct{}) {
+	s := c.shared
+	s.guest.Ring()
+	if !s.aside.Load() {
+		return
+	}
+	select {
+	case <-s.ear:
+	default:
+		s.calls()
+		return
+	}
+	for ctx.Err() == nil {
+		before := time.Now()
+		_, err := c.answers(patience)
+		select {
+		case <-done:
+			s.ear <- struct{}{}
+			return
+		default:
+		}
+		if err != nil && !errors.Is(err, shm.ErrStopped) {
+			c.kill(err)
+		}
+		if err != nil || time.Since(before) >= patience {
+			break
+		}
+	}
+	s.ear <- struct{}{}
+	s.calls()
+}
+
+// calls has hear listen again.
+func (s *shared) calls() {
+	select {
+	case s.call <- struct{}{}:
+	default:
 	}
 }
 

@@ -33,11 +33,17 @@ func (b bell) wake() {
 	_, _, _ = syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(b.word)), futexWake, 1, 0, 0, 0)
 }
 
-// sleep returns when somebody rings, at once if the word is not sleeping any more, and for
-// no reason at all if the process gets a signal, which is the answer.
-func (b bell) sleep() (signal bool) {
-	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(b.word)), futexWait, sleeping, 0, 0, 0)
-	return errors.Is(errno, syscall.EINTR)
+// sleep returns when somebody rings, at once if the word is not sleeping any more, after
+// most, if that is not 0, and for no reason at all if the process gets a signal. The answer
+// says that it was one of the last two.
+func (b bell) sleep(most time.Duration) (unrung bool) {
+	var limit *unix.Timespec
+	if most > 0 {
+		l := unix.NsecToTimespec(int64(most))
+		limit = &l
+	}
+	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(b.word)), futexWait, sleeping, uintptr(unsafe.Pointer(limit)), 0, 0)
+	return errors.Is(errno, syscall.EINTR) || errors.Is(errno, syscall.ETIMEDOUT)
 }
 
 // Operations of futex(2), between processes.
@@ -46,7 +52,7 @@ const (
 	futexWake = 1
 )
 
-// waiter waits for the next slot of a lane. One goroutine waits; any may stop it.
+// waiter waits for the next slot of a lane. One goroutine waits at a time; any may stop it.
 type waiter struct {
 	bell    bell
 	patient time.Duration // how long it spins before it sleeps
@@ -71,8 +77,9 @@ const (
 // for each submission is in the nature of it; more is meant to keep a processor busy.
 const falseAlarms = 1000
 
-// await returns when the next slot of l is filled; ErrStopped, or a PeerError.
-func (w *waiter) await(l *lane) error {
+// await returns when the next slot of l is filled; ErrStopped, or a PeerError; or errLate
+// after most, if that is not 0.
+func (w *waiter) await(l *lane, most time.Duration) error {
 	done, err := w.see(l)
 	if done {
 		return err
@@ -86,17 +93,20 @@ func (w *waiter) await(l *lane) error {
 	for !done {
 		w.sleeping.Store(true)
 		atomic.StoreUint32(w.bell.word, sleeping)
-		signal := false
+		unrung := false
 		if done, err = w.see(l); !done {
-			signal = w.bell.sleep()
+			unrung = w.bell.sleep(most)
 		}
 		atomic.StoreUint32(w.bell.word, awake)
 		w.sleeping.Store(false)
 		if !done {
 			done, err = w.see(l)
 		}
-		if !done && !signal {
+		if !done && !unrung {
 			w.idle++
+		}
+		if !done && most > 0 && time.Since(start) >= most {
+			return errLate
 		}
 		if w.idle > falseAlarms {
 			return breach("it rang %d times for nothing", w.idle)
@@ -106,6 +116,8 @@ func (w *waiter) await(l *lane) error {
 	w.learn(time.Since(start))
 	return err
 }
+
+var errLate = errors.New("nothing came in time")
 
 // see says whether there is nothing to wait for.
 func (w *waiter) see(l *lane) (done bool, err error) {

@@ -5,20 +5,21 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/ringfence/ringfence/segfile/buddy"
 )
 
-// Guest is the client's side of a region. One goroutine calls Next and More; the others
-// may be called by any, until Close.
+// Guest is the client's side of a region. One goroutine at a time calls Next, Soon and
+// More; the others may be called by any, until Close.
 type Guest struct {
 	g     Geometry
 	mem   *memory
 	arena *buddy.Arena
 	wait  waiter
 
-	back lane // of the goroutine that calls Next and More
+	back lane // of the goroutine that calls Next, Soon and More
 
 	mu     sync.Mutex // guards the rest; innermost
 	out    lane
@@ -112,12 +113,21 @@ func (g *Guest) Ring() {
 // Next waits for the next completion. After Stop those that are there are still answered,
 // and then ErrStopped.
 func (g *Guest) Next() (Completion, error) {
-	if err := g.wait.await(&g.back); err != nil {
-		return Completion{}, err
+	c, _, err := g.Soon(0)
+	return c, err
+}
+
+// Soon is Next that waits for so long only; then there is none. 0 means for ever.
+func (g *Guest) Soon(most time.Duration) (c Completion, ok bool, err error) {
+	if err := g.wait.await(&g.back, most); err != nil {
+		if errors.Is(err, errLate) {
+			err = nil
+		}
+		return c, false, err
 	}
-	c := g.take()
+	c = g.take()
 	g.answered(1)
-	return c, nil
+	return c, true, nil
 }
 
 // More takes further completions, as many as are there and all has room for. It does not

@@ -92,7 +92,7 @@ func (h *Host) Next() (Submission, error) {
 	if h.wait.stopped.Load() {
 		return Submission{}, ErrStopped
 	}
-	if err := h.wait.await(&h.in); err != nil {
+	if err := h.wait.await(&h.in, 0); err != nil {
 		return Submission{}, err
 	}
 	if !h.frozen {
