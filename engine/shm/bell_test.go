@@ -140,3 +140,28 @@ func TestSpinningPays(t *testing.T) {
 		t.Errorf("with one processor: %v", w.patient)
 	}
 }
+
+// Soon waits no longer than it is told, which is no fault of the engine's however often it
+// happens; and Next still waits behind it.
+func TestSoon(t *testing.T) {
+	h, g := pair(t, Options{Geometry: small})
+	for range 2 * falseAlarms {
+		if _, ok, err := g.Soon(time.Microsecond); ok || err != nil {
+			t.Fatal("nothing was submitted: ", ok, err)
+		}
+	}
+	if !g.send(3, 0, block(t, g, 10)) {
+		t.Fatal("no slot")
+	}
+	if _, err := h.Next(); err != nil {
+		t.Fatal(err)
+	}
+	h.Complete(Completion{ID: 3})
+	if c, ok, err := g.Soon(time.Hour); c.ID != 3 || !ok || err != nil {
+		t.Fatal("an answer that is there: ", c, ok, err)
+	}
+	g.Stop()
+	if _, ok, err := g.Soon(time.Hour); ok || !errors.Is(err, ErrStopped) {
+		t.Fatal("after Stop: ", ok, err)
+	}
+}
