@@ -317,6 +317,36 @@ func TestOpenSegmentCut(t *testing.T) {
 	}
 }
 
+// A file of which nothing but the start is left is not taken for one that held nothing: the
+// damage is told, and the file stays.
+func TestSegmentOfWhichOnlyTheStartIsLeft(t *testing.T) {
+	for _, zeros := range []bool{false, true} {
+		dir := t.TempDir()
+		kill(t, dir) // leaves 10 records in an open segment
+		files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+		must(t, err)
+		st, err := os.Stat(files[0])
+		must(t, err)
+		must(t, os.Truncate(files[0], segfile.DataStart+4096))
+		if zeros {
+			must(t, os.Truncate(files[0], st.Size()))
+		}
+		e := open(t, dir, Options{})
+		d, err := e.Describe(within(t), "left")
+		must(t, err)
+		if s := d.AllRanges[0].Segments; d.Damaged != 1 || len(s) == 0 || !strings.Contains(s[0].Damage, "pointer") {
+			t.Errorf("zeros %v: %+v", zeros, s)
+		}
+		p := newProducer(t, e, ProducerOptions{Topic: "left"})
+		_, err = p.Produce(within(t), Record{Value: []byte("next")})
+		must(t, err)
+		shut(t, e)
+		if _, err := os.Stat(files[0]); err != nil {
+			t.Errorf("zeros %v: %v", zeros, err)
+		}
+	}
+}
+
 // L12: a loss that somebody accepted is reported as a skip, the group commits past it
 // and stays past it, and the lag does not count it.
 func TestL12_AcceptedLoss(t *testing.T) {

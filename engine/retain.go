@@ -155,6 +155,9 @@ func (e *Engine) dropEmpty(seg *store.Segment) error {
 	if seg.CommitMark() != seg.Base() {
 		return nil
 	}
+	if _, err := seg.Found(); err != nil { // it may have held some
+		return nil
+	}
 	have, err := seg.Producers()
 	if err != nil {
 		return nil

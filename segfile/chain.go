@@ -33,6 +33,9 @@ func (v *Verdict) walk(o *opened) error {
 		if err := r.resume(r.durable); err != nil {
 			return err
 		}
+		if r.blind { // it was durable before the file had its name, too
+			v.damage(r.durable, "the pointer is damaged: it does not say any more how far the file reached")
+		}
 	} else {
 		v.damage(DataStart, "the start mark is damaged: what the range knew of its producers is not known")
 		if err := r.noStart(); err != nil {
@@ -137,6 +140,13 @@ func (r *recovery) chain() error {
 			return r.back(false)
 		}
 		r.prove(h.Durable)
+		if r.blind && h.Mark() && h.PayloadLen == pointerLen { // it lies behind a start mark that does not say where it ends
+			if _, ok, err := r.pointed(r.pos); err != nil {
+				return err
+			} else if ok {
+				r.blind = false
+			}
+		}
 		end := r.pos + int64(h.FrameLen)
 		r.lag, r.longest = max(r.lag, end-h.Durable), max(r.longest, int64(h.FrameLen))
 		r.pending = append(r.pending, located{r.pos, h})

@@ -245,19 +245,25 @@ func (o *opened) markAt(pos int64, salt uint64) (h record.Head, p []byte, err er
 // and comes to the same. A pointer that cannot be read proves nothing, and that
 // something was lost: then the file is searched to its end.
 func (r *recovery) resume(pos int64) error {
-	_, p, err := r.o.markAt(pos, r.salt)
-	if err != nil {
+	checkpoint, ok, err := r.pointed(pos)
+	if r.blind = !ok; err != nil || !ok {
 		return err
 	}
-	if len(p) != pointerLen || string(p[:4]) != pointerMagic {
-		r.blind = true
-		return nil
+	return r.fromCheckpoint(checkpoint)
+}
+
+// pointed takes what the pointer at pos proves, and says where the checkpoint lies that it
+// names; false if it cannot be read.
+func (r *recovery) pointed(pos int64) (checkpoint int64, ok bool, err error) {
+	_, p, err := r.o.markAt(pos, r.salt)
+	if err != nil || len(p) != pointerLen || string(p[:4]) != pointerMagic {
+		return 0, false, err
 	}
 	le := binary.LittleEndian
 	r.proof = proof{int64(le.Uint64(p[poProven:])), le.Uint64(p[poOffset:])}
 	r.step = int64(le.Uint64(p[poStep:]))
 	r.prove(r.proof.position)
-	return r.fromCheckpoint(int64(le.Uint64(p[poPosition:])))
+	return int64(le.Uint64(p[poPosition:])), true, nil
 }
 
 // fromCheckpoint starts recovery from the checkpoint at a position, if it is whole.

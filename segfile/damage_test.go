@@ -192,8 +192,11 @@ func TestA10NoRecordLeft(t *testing.T) {
 		if v.End.Offset != 1000 {
 			t.Fatalf("cut to %d: ends at %d (%s)", size, v.End.Offset, v.Why)
 		}
-		if whole := size == DataStart+block; (v.State == Damaged) == whole || (v.Table == nil) == whole {
+		if whole := size == DataStart+block; v.State != Damaged || (v.Table == nil) == whole {
 			t.Errorf("cut to %d: %s (%s), table %v", size, v.State, v.Why, v.Table)
+		}
+		if rep, err := Verify(d, seg1, nil); !errors.Is(err, ErrDamaged) || len(rep.Problems) == 0 {
+			t.Errorf("cut to %d: verified: %v", size, err)
 		}
 		latch, err := v.Fence(testNow, 1)
 		must(t, err)
@@ -203,6 +206,24 @@ func TestA10NoRecordLeft(t *testing.T) {
 		if v = mustRecover(t, d, seg1); v.Latch.State() != fence.Fenced || v.End.Offset != 1000 {
 			t.Errorf("cut to %d: after the fence %v at %+v", size, v.Latch.State(), v.End)
 		}
+	}
+}
+
+// What the pointer proves is missed although the start mark before it went with the records
+// behind it.
+func TestPointerBehindADamagedStartMark(t *testing.T) {
+	d := newDisk(1)
+	w := create(t, newTestPool(t, d, lifePrepared), testMeta(1))
+	frames := write(t, w, rand.New(rand.NewPCG(1, 1)), 5, 2, 100)
+	movePointer(t, w, w.End())
+	w.Close()
+	end := frames[4].pos + alignBlock(int64(frames[4].head.FrameLen))
+	patch(t, d, seg1, DataStart, DataStart+block, func(b []byte) { clear(b) })
+	patch(t, d, seg1, DataStart+2*block, end, func(b []byte) { clear(b) })
+	v := mustRecover(t, d, seg1)
+	last := v.Holes[len(v.Holes)-1]
+	if v.State != Damaged || v.End.Offset != 1010 || last.Records != 10 || last.Position != DataStart+2*block {
+		t.Fatalf("%s (%s): ends at %+v, holes %+v", v.State, v.Why, v.End, v.Holes)
 	}
 }
 

@@ -68,8 +68,11 @@ func Verify(d disk.Disk, name string, progress func(done, total int64) error) (R
 		if err := s.footer(); err != nil {
 			return rep, err
 		}
-	} else if why := o.shortened(); why != "" {
-		s.problem(o.size, why)
+	} else {
+		if why := o.shortened(); why != "" {
+			s.problem(o.size, why)
+		}
+		s.pointer()
 	}
 	rep.Bytes, rep.Digest = s.tally.bytes, s.tally.digest
 	if len(rep.Problems) > 0 {
@@ -191,6 +194,14 @@ func (s *scrub) frames() error {
 // fault says whether recovery found damage at a place.
 func (v *Verdict) fault(at int64) bool {
 	return slices.ContainsFunc(v.Faults, func(f *CorruptError) bool { return f.Byte == at })
+}
+
+// pointer tells of a damaged pointer that is none of the frames, because none are left behind
+// it.
+func (s *scrub) pointer() {
+	if at := DataStart + alignBlock(int64(s.o.mark.FrameLen)); s.o.hasMark && at >= s.v.End.Position && s.v.fault(at) {
+		s.problem(at, "the pointer does not say any more how far the file reached")
+	}
 }
 
 // frame checks what lies at pos and says where the next thing is.

@@ -84,6 +84,18 @@ func (s *Segment) note(err error) {
 	}
 }
 
+// suspect puts on record that a segment without records was found damaged at its start: it
+// may have held some. Its faults are told by who found them.
+func (s *Segment) suspect(v *segfile.Verdict) {
+	if v.State != segfile.Damaged || v.End.Offset != s.meta.Base || len(v.Faults) == 0 {
+		return
+	}
+	f := v.Faults[len(v.Faults)-1]
+	s.found.mu.Lock()
+	defer s.found.mu.Unlock()
+	s.found.list = append(s.found.list, finding{f.Byte, &DamageError{File: s.path(), Byte: f.Byte, Err: f}})
+}
+
 // Found is the first damage that was met in the segment since the store was opened and
 // that is no accepted loss by now, and the byte of the file where it begins; nil for none:
 // nobody has read it all, perhaps.

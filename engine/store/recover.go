@@ -352,6 +352,7 @@ func (s *Store) fenceLeftOpen(sv *survey, o *outcome) error {
 		return err
 	}
 	o.seg = s.adopt(r, v.Name)
+	o.seg.suspect(v)
 	o.faults = slices.DeleteFunc(o.faults, func(f *segfile.CorruptError) bool {
 		return f.Byte > 0 && f.Byte < segfile.DataStart // a latch slot: written now
 	})
