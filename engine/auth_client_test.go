@@ -13,7 +13,7 @@ import (
 	"math/big"
 	"net"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -118,15 +118,22 @@ func TestRevokedOnALiveConnection(t *testing.T) {
 	_ = p.Close(ctx) // it was halted by the refusal
 }
 
-// Producers over their quota are held up, not refused; batches that can never be sent are.
+// Producers over their quota are held up, not refused, with batches of any size and under
+// any name; so is one that repeats what is stored.
 func TestQuotaOverTheNetwork(t *testing.T) {
+	for _, over := range []string{"tcp", "shared"} {
+		t.Run(over, func(t *testing.T) { quotaOver(t, over) })
+	}
+}
+
+func quotaOver(t *testing.T, over string) {
 	ctx, e := within(t), open(t, t.TempDir(), Options{})
 	newTopic(t, e, "orders")
 	must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{cp.Administrator}}))
 	must(t, e.SetQuota(ctx, "alice", Quota{Records: 100, Bytes: 10_000}))
 	so := server.Options{}
 	e.Authenticator(AuthOptions{}).Guard(&so)
-	limited := make(chan struct{}, 1000)
+	limited := make(chan struct{}, 10_000)
 	spend := so.Spend
 	so.Spend = func(who server.Identity, records, bytes int) error {
 		err := spend(who, records, bytes)
@@ -135,9 +142,18 @@ func TestQuotaOverTheNetwork(t *testing.T) {
 		}
 		return err
 	}
-	addr, stop := serveWith(t, e, so)
-	t.Cleanup(stop)
-	c, err := dialAs(t, addr, "alice", rightSecret, nil)
+	var c *client.Client
+	var err error
+	if over == "tcp" {
+		addr, stop := serveWith(t, e, so)
+		t.Cleanup(stop)
+		c, err = dialAs(t, addr, "alice", rightSecret, nil)
+	} else {
+		c, err = client.DialShm(ctx, shareMemory(t, e, so).path, client.Options{
+			User: "alice", Password: rightSecret, Logger: slog.New(slog.DiscardHandler), RequestTimeout: patience,
+		})
+		t.Cleanup(func() { _ = c.Close() })
+	}
 	must(t, err)
 	p, err := c.NewProducer(ProducerOptions{Topic: "orders"})
 	must(t, err)
@@ -160,13 +176,27 @@ func TestQuotaOverTheNetwork(t *testing.T) {
 	if len(limited) == 0 {
 		t.Error("210 records at 100 a second, and nobody was held up")
 	}
-	b, err := p.NewBatch(ctx, 32<<10)
-	must(t, err)
-	must(t, b.Add(Record{Value: []byte(strings.Repeat("x", 20_000))}))
-	told := make(chan error, 1)
-	must(t, b.Send(ctx, func(_ Placement, err error) { told <- err }))
-	is(t, <-told, client.ErrQuota, "raise the quota")
-	_ = p.Close(ctx) // it was halted by the refusal
+	must(t, p.Close(ctx))
+
+	// Records that the program put into no batch, far more than a second's, and that are
+	// sent again from the start by another run.
+	must(t, e.SetQuota(ctx, "alice", Quota{Records: 3000}))
+	must(t, e.CreateTopic(ctx, "lines", TopicOptions{}))
+	for range 2 {
+		list = list[:0]
+		p, err = c.NewProducer(ProducerOptions{Topic: "lines", ID: 7, BatchBytes: 64 << 10})
+		must(t, err)
+		for n := range 5000 {
+			list = append(list, strconv.Itoa(n))
+			must(t, p.Append(ctx, Record{Value: []byte(list[n])}, func(_ Placement, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			}))
+		}
+		must(t, p.Close(ctx))
+	}
+	want(t, e, "lines", list...)
 }
 
 // issue makes a certificate, signed by another one or by itself.

@@ -21,7 +21,8 @@ const (
 	lockForget    = 24 * time.Hour   // failures are forgotten after so long without another
 	remembered    = 1 << 14          // addresses, and users at addresses, that are kept in mind
 	quotaWindow   = time.Second      // what a quota counts in
-	quotaKept     = 10 * time.Minute // after a user's last frame
+	quotaPause    = 5 * time.Second  // the longest wait that is asked for: the quota may be raised meanwhile
+	quotaKept     = 10 * time.Minute // after a user's last frame, and the most that one batch may owe
 )
 
 // lockFactors grow with every failuresMost failures in a row.
@@ -204,7 +205,8 @@ func (l *lockouts) clear(k lockKey) {
 }
 
 // spending is what users have left of their quotas: buckets of a second that fill with
-// time.
+// time. A batch is taken whole while there is anything left, so that no batch is too large
+// for a quota, and what it takes beyond that is owed: nothing more is taken until then.
 type spending struct {
 	mu    sync.Mutex
 	users map[string]*spender
@@ -219,7 +221,9 @@ type spender struct {
 
 func newSpending() *spending { return &spending{users: map[string]*spender{}} }
 
-// charge spends both records and bytes, or neither.
+// charge spends both records and bytes, or neither. Whoever is refused is to come back
+// when the bucket is half full: sooner there would be room for one frame, and the others
+// that come with it would be sent for nothing.
 func (s *spending) charge(u *cp.User, records, bytes int, now time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,25 +234,22 @@ func (s *spending) charge(u *cp.User, records, bytes int, now time.Duration) err
 		s.users[u.Name] = of
 	}
 	of.last = now
-	var next [2]time.Duration
+	next := of.free
+	late := false
 	wait := time.Duration(0)
 	for i, p := range []struct {
 		cost int
 		rate uint64
-		what string
-	}{{records, u.Quota.Records, "records"}, {bytes, u.Quota.Bytes, "bytes"}} {
+	}{{records, u.Quota.Records}, {bytes, u.Quota.Bytes}} {
 		if p.rate == 0 {
 			continue
 		}
-		if uint64(p.cost) > p.rate {
-			return &wire.Error{Code: wire.CodeQuotaTooSmall, Detail: fmt.Sprintf(
-				"user %q: a batch of %d %s, and the quota is %d in a second: send smaller batches, or raise the quota", u.Name, p.cost, p.what, p.rate)}
-		}
-		next[i] = max(of.free[i], now) + time.Duration(float64(p.cost)/float64(p.rate)*float64(quotaWindow))
-		wait = max(wait, next[i]-now-quotaWindow)
+		late = late || of.free[i] >= now+quotaWindow
+		wait = max(wait, of.free[i]-now-quotaWindow/2)
+		next[i] = max(of.free[i], now) + time.Duration(min(float64(p.cost)/float64(p.rate)*float64(quotaWindow), float64(quotaKept)))
 	}
-	if wait > 0 {
-		return &wire.Error{Code: wire.CodeRateLimited, RetryAfter: wait, Detail: fmt.Sprintf("user %q has used up the quota of this second", u.Name)}
+	if late {
+		return &wire.Error{Code: wire.CodeRateLimited, RetryAfter: min(wait, quotaPause), Detail: fmt.Sprintf("user %q has used up the quota of this second", u.Name)}
 	}
 	of.free = next
 	return nil

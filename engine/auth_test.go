@@ -343,20 +343,31 @@ func TestQuota(t *testing.T) {
 			t.Errorf("%d records, %d bytes: %v, want %v in %v", records, bytes, err, code, retry)
 		}
 	}
-	charge(11, 1, wire.CodeQuotaTooSmall, 0)
-	charge(1, 1001, wire.CodeQuotaTooSmall, 0)
-	charge(10, 100, 0, 0)
-	charge(1, 100, wire.CodeRateLimited, 100*time.Millisecond)
-	charge(0, 900, 0, 0) // what was refused took no bytes
-	charge(0, 500, wire.CodeRateLimited, 500*time.Millisecond)
-	now += 500 * time.Millisecond
-	charge(5, 500, 0, 0)
-	now += time.Hour // nothing is saved up
+	charge(9, 100, 0, 0)
+	charge(3, 100, 0, 0) // there is something left, and the rest is owed
+	charge(1, 0, wire.CodeRateLimited, 700*time.Millisecond)
+	now += 199 * time.Millisecond
+	charge(1, 700, wire.CodeRateLimited, 501*time.Millisecond)
+	now += 2 * time.Millisecond
+	charge(1, 700, 0, 0) // what was refused took nothing
+	now += time.Hour     // nothing is saved up
 	charge(10, 1000, 0, 0)
-	charge(1, 0, wire.CodeRateLimited, 100*time.Millisecond)
+	charge(0, 1, wire.CodeRateLimited, 500*time.Millisecond)
+	now += time.Hour
+	charge(31, 4001, 0, 0) // more than a second's
+	charge(1, 1, wire.CodeRateLimited, 3501*time.Millisecond)
+	now += 3 * time.Second
+	charge(1, 1, wire.CodeRateLimited, 501*time.Millisecond)
+	now += 2 * time.Millisecond
+	charge(1, 1, 0, 0)
+	now += time.Hour
+	charge(1<<31, 1, 0, 0) // says the frame, which is not verified: it owes no years
+	charge(1, 1, wire.CodeRateLimited, quotaPause)
+	now += quotaKept - quotaWindow + 1
+	charge(1, 1, 0, 0)
 	u = &cp.User{Name: "alice", Quota: Quota{Bytes: 10}}
 	charge(1<<30, 10, 0, 0) // another quota, without a bound on records
-	charge(1, 10, wire.CodeRateLimited, time.Second)
+	charge(1, 10, wire.CodeRateLimited, 500*time.Millisecond)
 	if len(s.users) != 1 {
 		t.Errorf("%d users", len(s.users))
 	}

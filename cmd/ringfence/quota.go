@@ -26,8 +26,9 @@ func (a *app) quotaSetCommand() *cobra.Command {
 		Short: "Bound what a user may produce in a second",
 		Long: `Bound what a user may produce in a second through one server, in records and in bytes of
 batches as they are sent; 0 is no bound, and what is not given stays. A producer over
-the quota is held up. A batch with more than a second's quota is refused: quotas must be
-larger than batches are.`,
+the quota is held up, and goes on by itself. A batch with more than a second's quota is
+taken, and the next one waits for as many seconds. Records that are stored already, as
+of a run that is repeated, count as well.`,
 		Example: "  ringfence quota set billing --records 10000 --bytes 20MiB",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -54,7 +54,7 @@ var (
 	ErrNoSuchToken       = errors.New("no such token")                    //
 	ErrLastAdministrator = errors.New("nobody would be an administrator") // make one first
 	ErrInvalidToken      = cp.ErrInvalidToken                             // its name, or it would have expired already
-	ErrQuota             = errors.New("batch over the quota")             // it has more than the user may send in a second: make smaller ones
+	ErrQuota             = errors.New("batch over the quota")             // of servers that refuse one with more than the user may send in a second: make smaller ones
 )
 
 // Refusals of cursors; test with errors.Is.

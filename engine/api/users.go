@@ -109,7 +109,8 @@ type User struct {
 type Grant = cp.Grant
 
 // Quota bounds what a user may produce, in records and bytes of batches per second; 0 is
-// no bound. What was not used in a second is not kept for a later one.
+// no bound. What was not used in a second is not kept for a later one. Producers over it
+// are held up, and their records stored later; a batch may be larger than a second's.
 type Quota = cp.Quota
 
 // TokenOptions are of a new token.

@@ -44,7 +44,7 @@ var (
 	ErrGroupInUse     = api.ErrGroupInUse     // stop its members first
 	ErrRangeMoved     = api.ErrRangeMoved     // what was not committed of the range is read again by another member
 	ErrMemberReplaced = api.ErrMemberReplaced // give each process a name of its own
-	ErrQuota          = api.ErrQuota          // a batch has more than the user may send in a second
+	ErrQuota          = api.ErrQuota          // of a server that refuses a batch with more than the user may send in a second
 
 	ErrNoSuchUser        = api.ErrNoSuchUser
 	ErrUserExists        = api.ErrUserExists

@@ -27,7 +27,7 @@ type Options struct {
 	// DialTimeout bounds one attempt to connect, the hello included; 0 means 10 s.
 	DialTimeout time.Duration
 	// RequestTimeout bounds a request and a batch of records, with everything that is
-	// tried again; 0 means 30 s.
+	// tried again, but for the time that a quota holds up; 0 means 30 s.
 	RequestTimeout time.Duration
 	// Heartbeat is the longest silence on a connection; 0 means 10 s. A server that does
 	// not answer for two is taken for dead.

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -49,49 +51,97 @@ func TestReactionsAgree(t *testing.T) {
 }
 
 // A server that refuses some frames for a while: they are sent again in order, with
-// what was behind them, and stored once.
+// what was behind them, and stored once, also those of a producer with a name.
 func TestRefusedFramesGoAgainInOrder(t *testing.T) {
 	for _, code := range []wire.Code{wire.CodeOverloaded, wire.CodeRateLimited, wire.CodeUnavailable, wire.CodeShuttingDown, wire.CodeNoSuchHandle, wire.CodeWriteFailed} {
-		t.Run(code.String(), bubble(func(t *testing.T) {
-			f := newFake(t)
-			refused := 0
-			halted := map[uint32]bool{} // handles
-			f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
-				if h.Key != wire.KeyProduce {
-					return false
-				}
-				handle, _ := wire.ParseProduce(msg)
-				switch {
-				case halted[handle]:
-					s.fail(h, wire.CodeProducerHalted, "one before was refused")
-				case f.frames() >= 2*(refused+1) && refused < 5:
-					refused++
-					halted[handle] = true
-					s.fail(h, code, "not now")
-				default:
-					return false
-				}
-				return true
+		for _, id := range []uint64{0, 7} {
+			t.Run(fmt.Sprint(code, " ", id), bubble(func(t *testing.T) { refusedFrames(t, code, id) }))
+		}
+	}
+}
+
+func refusedFrames(t *testing.T, code wire.Code, id uint64) {
+	f := newFake(t)
+	refused := 0
+	halted := map[uint32]bool{} // handles
+	f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
+		if h.Key != wire.KeyProduce {
+			return false
+		}
+		handle, _ := wire.ParseProduce(msg)
+		switch {
+		case halted[handle]:
+			s.fail(h, wire.CodeProducerHalted, "one before was refused")
+		case f.frames() >= 2*(refused+1) && refused < 5:
+			refused++
+			halted[handle] = true
+			s.fail(h, code, "not now")
+		default:
+			return false
+		}
+		return true
+	}
+	c := f.client(t, Options{})
+	p := producer(t, c, api.ProducerOptions{BatchBytes: 4096, ID: id})
+	for i := range 2000 {
+		if err := p.Append(t.Context(), rec(i), func(_ api.Placement, err error) {
+			if err != nil {
+				t.Errorf("record %d: %v", i, err)
 			}
-			c := f.client(t, Options{})
-			p := producer(t, c, api.ProducerOptions{BatchBytes: 4096})
-			for i := range 2000 {
-				if err := p.Append(t.Context(), rec(i), func(_ api.Placement, err error) {
-					if err != nil {
-						t.Errorf("record %d: %v", i, err)
-					}
-				}); err != nil {
-					t.Fatal(err)
-				}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.values(); len(got) != 2000 || got[1999] != value(1999) || refused != 5 {
+		t.Errorf("%d records, refused %d times", len(got), refused)
+	}
+}
+
+// What a quota holds up for longer than a request may take is stored all the same.
+func TestQuotaHoldsUpForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		refused := 0
+		halted := map[uint32]bool{} // handles
+		f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
+			if h.Key != wire.KeyProduce {
+				return false
 			}
-			if err := p.Close(t.Context()); err != nil {
+			handle, _ := wire.ParseProduce(msg)
+			switch {
+			case halted[handle]:
+				s.fail(h, wire.CodeProducerHalted, "one before was refused")
+			case f.frames() >= refused && refused < 10:
+				refused++
+				halted[handle] = true
+				var enc wire.Encoder
+				s.put(slices.Clone(enc.Fail(h.Key, h.ID, &wire.Error{Code: wire.CodeRateLimited, Detail: "slower", RetryAfter: 8 * time.Second})))
+			default:
+				return false
+			}
+			return true
+		}
+		c := f.client(t, Options{RequestTimeout: 5 * time.Second})
+		p := producer(t, c, api.ProducerOptions{BatchBytes: 4096, ID: 7})
+		for i := range 2000 {
+			if err := p.Append(t.Context(), rec(i), func(_ api.Placement, err error) {
+				if err != nil {
+					t.Errorf("record %d: %v", i, err)
+				}
+			}); err != nil {
 				t.Fatal(err)
 			}
-			if got := f.values(); len(got) != 2000 || got[1999] != value(1999) || refused != 5 {
-				t.Errorf("%d records, refused %d times", len(got), refused)
-			}
-		}))
-	}
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.values(); len(got) != 2000 || refused != 10 || p.Slowed() < 80*time.Second {
+			t.Errorf("%d records, refused %d times, slowed down by %v", len(got), refused, p.Slowed())
+		}
+	})
 }
 
 func (f *fake) frames() int {

@@ -22,6 +22,7 @@ type session struct {
 	handle uint32
 	limit  int
 	stale  bool // nothing more is sent in it. The producer's mu guards this
+	halted bool // by the refusal of a frame that goes again, with those behind it; likewise
 }
 
 // openSession opens the producer on the server.
@@ -241,8 +242,8 @@ func (p *Producer) failed(b *batch, err error) {
 	}
 	b.sent = b.sent || maybe(err)
 	does := react(err, k)
-	if p.named && errors.Is(err, wire.CodeProducerHalted) {
-		does = tell
+	if p.named && errors.Is(err, wire.CodeProducerHalted) && (p.session == nil || !p.session.halted) {
+		does = tell // another run has the ID
 	}
 	gone := lost(err) || unsent(err) // the connection, which is made again with pauses of its own
 	if does == again && !gone && !errors.Is(err, wire.CodeProducerHalted) {
@@ -252,6 +253,7 @@ func (p *Producer) failed(b *batch, err error) {
 		if !s.stale && !gone {
 			p.refusals++
 			p.why = err
+			s.halted = does == again
 		}
 		s.stale = true
 	}
@@ -288,15 +290,18 @@ func (p *Producer) nextSession() {
 	pause := backoff(max(n, 1)-1, why)
 	if n > 0 && errors.Is(why, wire.CodeRateLimited) {
 		p.slowed += pause
+		for b := range p.queue.all {
+			b.due = b.due.Add(pause) // a quota holds up, and fails nothing
+		}
 	}
 	p.mu.Unlock()
+	var err error
+	if n > 0 {
+		err = p.c.pause(p.life, pause, why)
+	}
 	// No longer than the batches have that wait for it.
 	ctx, cancel := context.WithTimeoutCause(p.life, p.c.opts.RequestTimeout, p.c.tooLate)
 	defer cancel()
-	var err error
-	if n > 0 {
-		err = p.c.pause(ctx, pause, why)
-	}
 	var s *session
 	if err == nil && old != nil {
 		_ = old.close(ctx) // where it fails the next one ends it

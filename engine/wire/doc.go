@@ -277,7 +277,8 @@
 // counts like one.
 //
 // A Produce over the quota of its user fails with rate_limited, which says when to try
-// again, or with quota_too_small where no pause helps. Logins are limited as well: each
+// again: a frame is taken whole while anything is left of the quota, and what it takes
+// beyond that is waited for. Logins are limited as well: each
 // address has some in a minute, and after wrong passwords a user is locked out where they
 // came from. Both fail with rate_limited.
 //
@@ -296,7 +297,7 @@
 //	     7 permission_denied     the user may not do this
 //	     8 internal              none of the other codes; the server's log knows more
 //	     9 unsupported           this server does not do that
-//	    10 quota_too_small       the request is larger than the user's quota of a whole second
+//	    10 quota_too_small       no pause helps against the user's quota; this version does not say that
 //	    16 no_such_topic
 //	    17 topic_exists
 //	    18 invalid_name          a topic cannot be called this
