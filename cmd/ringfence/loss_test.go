@@ -88,3 +88,22 @@ func TestMissingSegmentFile(t *testing.T) {
 		t.Errorf("topic describe: %s", text)
 	}
 }
+
+// A segment file of which nothing is left is not one that held nothing, where the metadata
+// knows it.
+func TestEmptiedSegmentFile(t *testing.T) {
+	dir, _ := filled(t, 100)
+	file := segments(t, dir)[0]
+	for _, size := range []int64{0, 1 << 20} {
+		for _, to := range []int64{0, size} {
+			if err := os.Truncate(file, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := ringfence(t, "", "segment", "verify", "--data-dir", dir)
+		if r.code != exitDamaged || !strings.Contains(r.out, file+": ") || !strings.Contains(r.out, "nothing of it is left") || strings.Contains(r.out, "no record is lost") ||
+			!strings.Contains(r.out, "1 file checked, 0 missing") {
+			t.Errorf("%d bytes: %+v", size, r)
+		}
+	}
+}

@@ -50,7 +50,7 @@ func (a *app) acceptLoss(d disk.Disk, name, file string, yes bool) error {
 	rep, err := segfile.Verify(d, name, nil)
 	switch {
 	case errors.Is(err, segfile.ErrNeverUsed):
-		return incomplete{fmt.Errorf("%s: there is no loss to accept: nothing was ever stored in it", file)}
+		return incomplete{fmt.Errorf("%s: there is no loss to accept: nothing was ever stored in it, or nothing of that is left; where 'ringfence segment verify' of the data directory misses it, move it out of there first", file)}
 	case err == nil && rep.Latch.State() == fence.Open && rep.Cut.Length > 0:
 		return incomplete{fmt.Errorf("%s: there is no loss to accept: the segment is open, and incomplete from byte %d, as a crash leaves it; opening the data directory recovers it", file, rep.Cut.Position)}
 	case errors.Is(err, segfile.ErrDamaged) && rep.FileSize == 0:

@@ -87,12 +87,18 @@ func (a *app) segmentVerify(ctx context.Context, files []string, alone bool, mis
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if errors.Is(err, segfile.ErrNeverUsed) && slices.ContainsFunc(missing, func(m missingFile) bool { return m.file == file }) {
+			err = fmt.Errorf("%w: %s: nothing of it is left", segfile.ErrDamaged, file) // the metadata knows it
+		}
 		if !a.json && !refused(err) {
 			a.printVerified(file, rep, err)
 		}
 		take(verifyJSON(file, rep, err), err)
 	}
 	for _, m := range missing {
+		if m.there { // and told of above
+			continue
+		}
 		if !a.json {
 			a.printMissing(m)
 		}
@@ -206,7 +212,7 @@ func whatNext(file string, rep segfile.Report, err error) string {
 	const copied = "put a good copy of the file in its place while nobody has the data directory open, if there is one"
 	switch {
 	case errors.Is(err, segfile.ErrNeverUsed):
-		return "nothing: no record is lost"
+		return "nothing, where 'ringfence segment verify' of the whole data directory does not miss it: then no record is lost"
 	case exitCode(err) == exitIncomplete:
 		return "if no process has the data directory open, open it: that sets the rest aside and closes the segment. A process that writes it may be about to write the rest"
 	case err == nil && rep.Latch.State() == fence.Open:

@@ -7,16 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/ringfence/ringfence/engine"
 	"github.com/ringfence/ringfence/segfile"
 )
 
-// missingFile is a segment file that the metadata knows and that is not there.
+// missingFile is a segment file that the metadata knows and that is not there, or of which
+// nothing can be read.
 type missingFile struct {
 	file     string
 	records  uint64
 	accepted bool // as a loss
+	there    bool
 }
 
 // verifyDir verifies the segment files of a data directory. What should be there only the
@@ -44,7 +47,8 @@ func (a *app) verifyDir(ctx context.Context) error {
 	}
 	err = a.segmentVerify(ctx, files, false, missing)
 	if !a.json && ctx.Err() == nil && !locked {
-		a.printf("%s checked, %s missing\n", plural(len(files), "file"), countText(len(missing)))
+		gone := slices.DeleteFunc(missing, func(m missingFile) bool { return m.there })
+		a.printf("%s checked, %s missing\n", plural(len(files), "file"), countText(len(gone)))
 	}
 	return err
 }
@@ -65,9 +69,8 @@ func missingFiles(ctx context.Context, e *engine.Engine) (list []missingFile, er
 				if !s.Missing {
 					continue
 				}
-				if _, err := os.Stat(s.File); errors.Is(err, fs.ErrNotExist) { // else it is lost where it lies
-					list = append(list, missingFile{s.File, s.Records, s.Records > 0 && s.GivenUp == s.Records})
-				}
+				_, err := os.Stat(s.File)
+				list = append(list, missingFile{s.File, s.Records, s.Records > 0 && s.GivenUp == s.Records, !errors.Is(err, fs.ErrNotExist)})
 			}
 		}
 	}
