@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ringfence/ringfence/segfile/disk"
 )
 
 func TestProduceThenConsume(t *testing.T) {
@@ -94,6 +96,28 @@ func TestManyGoroutinesAcrossSplitAndRoll(t *testing.T) {
 			t.Fatalf("writer %d: record %d where %d was due", w, i, next[w])
 		}
 		next[w]++
+	}
+}
+
+// A segment rolls when its file is large, not its frames: a record that goes alone takes a
+// block of it.
+func TestLoneRecordsFillTheFile(t *testing.T) {
+	e := open(t, t.TempDir(), Options{SegmentBytes: MinSegmentBytes})
+	newTopic(t, e, "logs")
+	p := newProducer(t, e, ProducerOptions{Topic: "logs"})
+	blocks := 2 * MinSegmentBytes / disk.Block
+	sent := 0
+	for ; e.Stats().Fences == 0 && sent < blocks; sent++ {
+		produce(t, p, "k", "v")
+	}
+	if sent == blocks {
+		t.Fatalf("%d records went alone, in %d blocks at least, and nothing was rolled", sent, blocks)
+	}
+	if sent < blocks/2-100 {
+		t.Fatalf("rolled after %d records, of which each takes a block of %d", sent, blocks/2)
+	}
+	if got := readAll(t, e, "logs", FromStart()); len(got) != sent {
+		t.Fatalf("%d of %d records", len(got), sent)
 	}
 }
 

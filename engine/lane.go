@@ -31,6 +31,7 @@ type lane struct {
 	failed  *store.Segment // the head before, after a storage error
 	sent    uint64         // the range's last sequence once all that flies has landed
 	landed  uint64         // the last sequence that did land
+	size    int64          // how long the head's file was when the frontend was told last
 
 	sending   bool // somebody is in send
 	finding   bool // a goroutine is in findHead or findMemory
@@ -205,6 +206,7 @@ func (l *lane) answer(b *batch, err error) {
 		l.landed = max(l.landed, b.info.LastSeq)
 		if !b.req.Duplicate {
 			p.e.front.AdoptOffsets(l.id, b.plan.Segment, b.req.Last)
+			l.tellSize(b)
 		}
 		p.conclude(b, Placement{Range: l.id.Seq, First: b.req.First, Last: b.req.Last, Duplicate: b.req.Duplicate}, nil)
 	case sealed:
@@ -230,6 +232,22 @@ func (l *lane) answer(b *batch, err error) {
 		if len(l.waiting) > 0 {
 			l.find()
 		}
+	}
+}
+
+// sizeStep is how much longer a file gets until the frontend hears of it.
+const sizeStep = 256 << 10
+
+// tellSize tells the frontend how long the file is that b was written to: rolls go by that,
+// and records that are flushed alone take a block each.
+func (l *lane) tellSize(b *batch) {
+	size := b.head.Position()
+	if size >= l.size && size < l.size+sizeStep {
+		return
+	}
+	l.size = size
+	if l.p.e.front.AdoptSize(l.id, b.plan.Segment, size) {
+		l.p.e.owed()
 	}
 }
 

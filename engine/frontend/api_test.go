@@ -60,6 +60,7 @@ var functions = []struct{ model, name, tests string }{
 	{"topics_bound_to/2", "TopicsBoundTo", "TestTopicPolicies"},
 
 	// What the model does not have.
+	{"", "AdoptSize", "TestFileOwesARoll"},
 	{"", "ApplyCommitted", "TestApplyCommitted TestFetchOvertakenByACommand"},
 	{"", "Check", "TestInvariants"},
 	{"", "CheckOffsets", "TestPlanRefusesForeignOffsets TestEndOffsets"},

@@ -324,6 +324,7 @@ func (s *sim) answer(m sent) {
 	if !m.sealed {
 		s.ack(m)
 		n.f.AdoptOffsets(m.d.Range, m.d.Segment, m.last)
+		n.f.AdoptSize(m.d.Range, m.d.Segment, int64(16*m.last)) // padded, and others wrote as well
 		return
 	}
 	s.did("refused by a fence")

@@ -382,6 +382,20 @@ func (f *Frontend) AdoptOffsets(id fence.RangeID, segment fence.SegmentID, last 
 	s.at(id).adopt(last)
 }
 
+// AdoptSize takes the primary's word of how long the file of that segment is: more than was
+// counted here, where others write to it too, or flushes are padded. It says whether the
+// range owes a roll since now. Of a segment that is not the cached head nothing changes.
+func (f *Frontend) AdoptSize(id fence.RangeID, segment fence.SegmentID, bytes int64) (owed bool) {
+	s := f.shardOf(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.ranges[id]
+	if r == nil || !r.open || r.head.segment != segment {
+		return false
+	}
+	return s.tally(r, max(bytes-r.head.bytes, 0))
+}
+
 func (r *rng) adopt(last uint64) {
 	r.raise(last + 1)
 	r.durable = max(r.durable, last+1)

@@ -69,6 +69,26 @@ func TestPlannedBatchOwesARoll(t *testing.T) {
 	want(t, "since before", fmt.Sprint(d.Roll, err), "false <nil>")
 }
 
+// A file that has grown past the threshold owes the roll, however little of it was sent from
+// here; one that is not the head owes nothing.
+func TestFileOwesARoll(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.SegmentMaxBytes = 100 })
+	d, err := w.f.PlanBatch(testTopic, BatchInfo{Count: 1, Bytes: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "short", w.f.AdoptSize(d.Range, d.Segment, 99), false)
+	want(t, "another's", w.f.AdoptSize(d.Range, seg(root(), 7), 1000), false)
+	want(t, "shorter than before", w.f.AdoptSize(d.Range, d.Segment, 5), false)
+	want(t, "due", w.f.DueRolls(), nil)
+	want(t, "long enough", w.f.AdoptSize(d.Range, d.Segment, 100), true)
+	want(t, "owed", w.owed().Segment, d.Segment)
+	want(t, "since before", w.f.AdoptSize(d.Range, d.Segment, 4096), false)
+	if _, err := w.f.PlanBatch(testTopic, BatchInfo{Count: 1, Bytes: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Three rolls: sequences 0, 1, 2, starts 0, 1, 2.
 func TestRollsFollowOnEachOther(t *testing.T) {
 	w := newWorld(t, tiny)

@@ -57,7 +57,7 @@ type rng struct {
 type head struct {
 	segment  fence.SegmentID
 	start    uint64
-	bytes    int64 // what this frontend sent to it; steers rolls, decides nothing
+	bytes    int64 // what this frontend sent to it, or its file holds; steers rolls, decides nothing
 	max      int64 // bytes after which it is owed a roll
 	replicas []cp.NodeID
 }
