@@ -58,8 +58,25 @@ func (v *Verdict) walk(o *opened) error {
 		done, err := r.decide(bad, s)
 		if err != nil || done {
 			v.Table, v.Durable = v.tally.table, r.durable
+			if err == nil && r.blind && o.hasMark && v.End.Offset == o.hdr.Base {
+				v.unknown()
+			}
 			return err
 		}
+	}
+}
+
+// unknown puts the lost pointer on record as a hole, for the time when the file is closed: no
+// record is left that would say that there were any.
+func (v *Verdict) unknown() {
+	v.Holes = append(v.Holes, Hole{Position: v.End.Position, Length: block, Offset: v.End.Offset})
+	v.End.Position += block
+	v.footerAt = max(v.footerAt, v.End.Position)
+	if v.Cut.Length > 0 {
+		v.Cut.Position, v.Cut.Length = v.End.Position, v.Cut.Length-block
+	}
+	if v.Cut.Length <= 0 {
+		v.Cut = Cut{}
 	}
 }
 

@@ -206,6 +206,32 @@ func TestA10NoRecordLeft(t *testing.T) {
 		if v = mustRecover(t, d, seg1); v.Latch.State() != fence.Fenced || v.End.Offset != 1000 {
 			t.Errorf("cut to %d: after the fence %v at %+v", size, v.Latch.State(), v.End)
 		}
+		if rep, err := Verify(d, seg1, nil); !errors.Is(err, ErrDamaged) || rep.State != Damaged {
+			t.Errorf("cut to %d: verified after the fence: %s, %v", size, rep.State, err)
+		}
+	}
+}
+
+// Garbage from the pointer on is no torn tail alone, before the fence and after it.
+func TestGarbageFromThePointerOn(t *testing.T) {
+	d := newDisk(1)
+	w := create(t, newTestPool(t, d, lifeGrown), testMeta(1))
+	rng := rand.New(rand.NewPCG(1, 1))
+	write(t, w, rng, 5, 2, 100)
+	w.Close()
+	patch(t, d, seg1, DataStart+block, DataStart+6*block, func(b []byte) {
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+	})
+	for _, fenced := range []bool{false, true} {
+		if rep, err := Verify(d, seg1, nil); !errors.Is(err, ErrDamaged) || rep.State != Damaged {
+			t.Errorf("fenced %v: %s, %v", fenced, rep.State, err)
+		}
+		if !fenced {
+			_, err := mustRecover(t, d, seg1).Fence(testNow, 1)
+			must(t, err)
+		}
 	}
 }
 

@@ -233,7 +233,7 @@ func (v *Verdict) fenced(o *opened) error {
 		v.damage(DataStart, "the start mark was damaged when the file was fenced: what the range knew of its producers is not known")
 	}
 	for _, h := range f.holes {
-		if h.Records > 0 {
+		if h.Records > 0 || v.End.Offset == v.hdr.Base { // or nothing is left that says how many
 			v.State, v.Why = Damaged, "holes are on record"
 		}
 	}

@@ -68,11 +68,8 @@ func Verify(d disk.Disk, name string, progress func(done, total int64) error) (R
 		if err := s.footer(); err != nil {
 			return rep, err
 		}
-	} else {
-		if why := o.shortened(); why != "" {
-			s.problem(o.size, why)
-		}
-		s.pointer()
+	} else if why := o.shortened(); why != "" {
+		s.problem(o.size, why)
 	}
 	rep.Bytes, rep.Digest = s.tally.bytes, s.tally.digest
 	if len(rep.Problems) > 0 {
@@ -160,9 +157,9 @@ func (s *scrub) frames() error {
 	end, pos, holes := s.v.End, int64(DataStart), s.v.Holes
 	partial := s.v.Cut.Length > 0 || s.v.Latch.State() == fence.Settled
 	r := &recovery{v: &Verdict{Name: s.rep.Name}, o: s.o, win: s.o.win, salt: s.o.hdr.Salt, one: true}
-	for pos < end.Position && (s.tally.next < end.Offset || !partial) {
+	for pos < end.Position && (s.tally.next < end.Offset || len(holes) > 0 || !partial) {
 		if len(holes) > 0 && holes[0].Position == pos {
-			if holes[0].Records > 0 || s.v.fault(pos) {
+			if holes[0].Records > 0 || s.v.fault(pos) || end.Offset == s.o.hdr.Base {
 				s.problem(pos, fmt.Sprintf("a hole of %d records is on record", holes[0].Records))
 			}
 			s.rep.Holes = append(s.rep.Holes, holes[0])
@@ -194,14 +191,6 @@ func (s *scrub) frames() error {
 // fault says whether recovery found damage at a place.
 func (v *Verdict) fault(at int64) bool {
 	return slices.ContainsFunc(v.Faults, func(f *CorruptError) bool { return f.Byte == at })
-}
-
-// pointer tells of a damaged pointer that is none of the frames, because none are left behind
-// it.
-func (s *scrub) pointer() {
-	if at := DataStart + alignBlock(int64(s.o.mark.FrameLen)); s.o.hasMark && at >= s.v.End.Position && s.v.fault(at) {
-		s.problem(at, "the pointer does not say any more how far the file reached")
-	}
 }
 
 // frame checks what lies at pos and says where the next thing is.
