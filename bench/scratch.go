@@ -25,6 +25,12 @@ const writtenSize = 1 << 30
 // growSize bounds a growing file; its run ends earlier when its time is over.
 const growSize = 16 << 30
 
+// growLeast is what a run has to grow to, to say anything.
+const growLeast = 16 << 20
+
+// ErrNoRoom: the file system is too full for the file of a floor.
+var ErrNoRoom = errors.New("bench: no room to measure")
+
 // NewScratch makes a directory for floors inside dir. Close removes it. size is that
 // of the written file; 0 means 1 GiB.
 func NewScratch(dir string, size int64) (*Scratch, error) {
@@ -49,8 +55,8 @@ func (s *Scratch) prepare(ctx context.Context, shape Shape) (file string, size i
 			return "", 0, fmt.Errorf("bench: %w", err)
 		}
 		size = min(growSize, free/4) / int64(shape.Block) * int64(shape.Block)
-		if size < 256<<20 {
-			return "", 0, fmt.Errorf("bench: %s has %s free; a growing floor needs 1 GiB", s.dir, sizeName(free>>20<<20))
+		if size < growLeast {
+			return "", 0, fmt.Errorf("%w: %s has %s free; a growing floor needs four times its size, which is at least %s", ErrNoRoom, s.dir, sizeName(free>>20<<20), sizeName(growLeast))
 		}
 		return file, size, s.settle(s.dir)
 	}
@@ -58,7 +64,7 @@ func (s *Scratch) prepare(ctx context.Context, shape Shape) (file string, size i
 	if s.written == 0 {
 		size := min(s.size, free/4) >> 20 << 20
 		if size < 4<<20 {
-			return "", 0, fmt.Errorf("bench: %s has %s free; a floor needs four times its size, which is at least 4 MiB", s.dir, sizeName(free>>20<<20))
+			return "", 0, fmt.Errorf("%w: %s has %s free; a floor needs four times its size, which is at least 4 MiB", ErrNoRoom, s.dir, sizeName(free>>20<<20))
 		}
 		if err := writeAll(ctx, file, size); err != nil {
 			return "", 0, err

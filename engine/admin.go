@@ -167,6 +167,9 @@ func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (ui
 	var child fence.RangeID
 	err = e.retire(func() (err error) { child, err = e.front.MergeRanges(idA, idB); return err }, idA, idB)
 	if err != nil {
+		if of := (*frontend.RangeError)(nil); errors.As(err, &of) {
+			return 0, about(topic, int64(of.Range.Seq), of.Err)
+		}
 		return 0, about(topic, int64(a), err)
 	}
 	e.store.Watch(idA.Topic).Notify()

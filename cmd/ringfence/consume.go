@@ -48,7 +48,8 @@ once a second, after what was printed, so a run that is killed may print its las
 records again and never leaves one out.
 Without --from a group goes on where it stopped, and everything else begins at the
 start. A group's position only moves forward here: a run with --from that ends
-before it leaves it as it is.
+before it leaves it as it is. With --from end a new group begins at what was the end when
+it was made, whether or not there was a record to print.
 
 Through a server, runs with the same --group share the topic's ranges: each is a member
 under the name that --member gives, or one made up, and gets what no other one has.
@@ -162,6 +163,7 @@ type printer struct {
 	out     *bufio.Writer
 	write   func(*bufio.Writer, *engine.ConsumedRecord) error
 	pending int64 // records and skips since the last commit
+	settled bool  // the group's position is what --from says, at least: it was committed
 	commits time.Time
 }
 
@@ -249,7 +251,7 @@ func (p *printer) commit(ctx context.Context) error {
 		p.report.Cursor = p.c.Cursor() // behind what was shown, however the run ends
 	}
 	p.commits = time.Now()
-	if p.flags.group == "" || p.pending == 0 {
+	if p.flags.group == "" || p.pending == 0 && (p.settled || p.flags.from == "") {
 		return nil
 	}
 	// What was printed is committed also when a signal came meanwhile.
@@ -261,7 +263,7 @@ func (p *printer) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.pending = 0
+	p.pending, p.settled = 0, true
 	return nil
 }
 

@@ -66,16 +66,26 @@ func (a *app) doctor(ctx context.Context, seconds float64) error {
 	}
 	r.Findings = append(r.Findings, engine)
 	if seconds > 0 {
-		if r.Floors, err = a.measureFloors(ctx, dir, seconds); err != nil {
-			if ctx.Err() != nil {
-				return err
-			}
-			// What was found without measuring is worth saying all the same.
-			return errors.Join(a.report(r, func() { a.printDoctor(r) }), err)
+		if err = r.measured(a.measureFloors(ctx, dir, seconds)); err != nil && ctx.Err() != nil {
+			return err
 		}
-		r.Findings = append(r.Findings, floorFindings(r.Floors)...)
 	}
-	return a.report(r, func() { a.printDoctor(r) })
+	// What was found without measuring is worth saying all the same.
+	return errors.Join(a.report(r, func() { a.printDoctor(r) }), err)
+}
+
+// measured adds what was measured, or that there was no room for that.
+func (r *doctorReport) measured(floors []bench.Floor, err error) error {
+	switch {
+	case errors.Is(err, bench.ErrNoRoom):
+		r.Findings = append(r.Findings, finding{What: "measurement", Found: "skipped: too little is free", Advice: err.Error()})
+	case err != nil:
+		return err
+	default:
+		r.Floors = floors
+		r.Findings = append(r.Findings, floorFindings(floors)...)
+	}
+	return nil
 }
 
 // doctorDir is the data directory if one is named, else the current directory: to
@@ -149,6 +159,8 @@ func (a *app) diskFinding(dir string) (f finding, err error) {
 		f.Advice = "the file system refuses direct I/O; use ext4 or xfs on a real device for full speed"
 	case info.Engine == "pool" && a.engine != "pool":
 		f.Advice = "allow io_uring (see above); the pool is slower, with the same guarantees"
+	case info.Reason != "" && !info.Registered && a.engine != "pool":
+		f.Advice = "let this user lock more memory, so that the kernel knows the buffers: set LimitMEMLOCK=infinity, ulimit -l unlimited, or docker run --ulimit memlock=-1"
 	}
 	if !info.HugePages {
 		f.Found += "; buffers on 4 KiB pages"

@@ -4,11 +4,37 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 )
+
+// heard is standard output, which remembers that a write failed: a report that nobody can
+// read is a failure of whatever command made it, and run says so.
+type heard struct {
+	mu  sync.Mutex // guards all below
+	w   io.Writer
+	err error
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n, err := h.w.Write(b)
+	if h.err == nil {
+		h.err = err
+	}
+	return n, err
+}
+
+func (h *heard) failed() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
 
 // printJSON writes one document, indented for people who look.
 func (a *app) printJSON(v any) error {

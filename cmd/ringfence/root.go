@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -36,14 +37,18 @@ func run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
+	out := &heard{w: a.out}
+	a.out = out
 	root := a.rootCommand()
 	root.SetArgs(args)
 	root.SetIn(a.in)
-	root.SetOut(a.out)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
 	if keep := (told{}); err != nil && ctx.Err() != nil && !errors.As(err, &keep) {
 		err = errInterrupted
+	}
+	if lost := out.failed(); err == nil && lost != nil {
+		err = fmt.Errorf("standard output: %w", lost)
 	}
 	code := exitCode(err)
 	switch {
@@ -110,7 +115,28 @@ which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 	root.AddCommand(a.connectionTopic(root.PersistentFlags()), exitCodesTopic())
 	checkArguments(root)
 	a.completions(root)
+	root.SetOut(a.out) // which completion looks at when it is made
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = helpTopic
+			checkArguments(cmd)
+		case "completion":
+			checkArguments(cmd)
+		}
+	}
 	return root
+}
+
+// helpTopic takes the words of a command, or of what else is explained.
+func helpTopic(cmd *cobra.Command, args []string) error {
+	_, rest, err := cmd.Root().Find(args)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("there is no help about %q; see 'ringfence --help'", strings.Join(args, " "))
+	}
+	return err
 }
 
 // checkArguments makes wrong arguments and unknown subcommands usage errors, and gives
@@ -133,9 +159,9 @@ func checkArguments(cmd *cobra.Command) {
 			}
 			return nil
 		}
-		if cmd.Run == nil && cmd.RunE == nil {
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-		}
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() { // which would print its help whatever the arguments are
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
 	for _, sub := range cmd.Commands() {
 		checkArguments(sub)

@@ -126,6 +126,9 @@ machines reach it takes --insecure as well.`,
 }
 
 func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
+	if named, set := a.env(configVar); set && !cmd.Flags().Changed("config") {
+		f.config = named
+	}
 	settings, err := resolveSettings(cmd, f.config, a.environ())
 	if err != nil {
 		return err

@@ -20,6 +20,9 @@ import (
 // over the file. What nobody knows is refused: a misspelt limit is not a limit. Variables
 // of a service called ringfence are ignored.
 
+// configVar names the file where the command line does not; no setting in it does.
+const configVar = variablePrefix + "CONFIG"
+
 // dataDirSetting is one that every command has.
 const dataDirSetting = "data-dir"
 
@@ -136,7 +139,7 @@ func variables(environ []string) (map[string]setting, error) {
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
 		rest, ok := strings.CutPrefix(name, variablePrefix)
-		if !ok || isCommonVariable(name) {
+		if !ok || name == configVar || isCommonVariable(name) {
 			continue
 		}
 		if rest != strings.ToUpper(rest) {

@@ -55,6 +55,9 @@ func (f *Frontend) MergeRanges(a, b fence.RangeID) (fence.RangeID, error) {
 		f.retired(b)
 	})
 	if reply.Err != nil {
+		if errors.Is(reply.Err, cp.ErrRangeSealed) && slices.Contains(f.ActiveRangeIDs(f.nameOf(a.Topic)), a) {
+			a = b // it is the other one
+		}
 		return fence.RangeID{}, rangeErr(a, reply.Err)
 	}
 	return reply.Range, nil
