@@ -149,7 +149,12 @@ func (a *app) diskFinding(dir string) (f finding, err error) {
 	if err := d.Close(); err != nil {
 		return f, fmt.Errorf("closing the disk: %w", err)
 	}
-	f = finding{What: "the engine uses", Found: info.Engine}
+	return engineFinding(info, a.engine), nil
+}
+
+// engineFinding is about what the engine chose, where wanted is what it was asked for.
+func engineFinding(info disk.Info, wanted string) finding {
+	f := finding{What: "the engine uses", Found: info.Engine}
 	if info.Reason != "" {
 		f.Found += ": " + info.Reason
 	}
@@ -157,9 +162,9 @@ func (a *app) diskFinding(dir string) (f finding, err error) {
 	case !info.Direct:
 		f.Found += "; buffered I/O with syncs"
 		f.Advice = "the file system refuses direct I/O; use ext4 or xfs on a real device for full speed"
-	case info.Engine == "pool" && a.engine != "pool":
+	case info.Engine == "pool" && wanted != "pool":
 		f.Advice = "allow io_uring (see above); the pool is slower, with the same guarantees"
-	case info.Reason != "" && !info.Registered && a.engine != "pool":
+	case info.Reason != "" && !info.Registered && wanted != "pool":
 		f.Advice = "let this user lock more memory, so that the kernel knows the buffers: set LimitMEMLOCK=infinity, ulimit -l unlimited, or docker run --ulimit memlock=-1"
 	}
 	if !info.HugePages {
@@ -170,7 +175,7 @@ func (a *app) diskFinding(dir string) (f finding, err error) {
 	if info.Registered {
 		f.Found += ", registered with the kernel"
 	}
-	return f, nil
+	return f
 }
 
 // measureFloors measures the shapes that decide latency and rate.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/ringfence/bench"
+	"github.com/ringfence/ringfence/segfile/disk"
 )
 
 // A report that cannot be written is a failure, whichever command made it and however.
@@ -97,6 +98,17 @@ func TestDoctorWithoutRoom(t *testing.T) {
 	}
 	if err := r.measured(nil, errors.New("broken")); err == nil {
 		t.Error("another failure is none")
+	}
+}
+
+// What the engine has to do without is nothing that is all right.
+func TestDoctorOnBuffersThatAreNotRegistered(t *testing.T) {
+	info := disk.Info{Engine: "io_uring", Direct: true, Reason: "register buffers: cannot allocate memory"}
+	if f := engineFinding(info, "auto"); !strings.Contains(f.Advice, "memlock") {
+		t.Errorf("%+v", f)
+	}
+	if f := engineFinding(disk.Info{Engine: "io_uring", Direct: true, Registered: true}, "auto"); f.Advice != "" {
+		t.Errorf("%+v", f)
 	}
 }
 
