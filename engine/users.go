@@ -92,14 +92,14 @@ func (e *Engine) Grant(ctx context.Context, user string, g Grant) error {
 // the user cover he still may. Errors: ErrInvalidGrant, ErrNoSuchUser, ErrNoSuchGrant,
 // ErrLastAdministrator.
 func (e *Engine) Revoke(ctx context.Context, user string, g Grant) error {
-	if err := api.CheckGrants(g); err != nil {
-		return ofUser(user, err)
-	}
 	u, err := e.user(ctx, user)
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(u.Grants, g) {
+		if err := api.CheckGrants(g); err != nil { // one of an older rule is there, and goes
+			return ofUser(user, err)
+		}
 		return ofUser(user, fmt.Errorf("%w: %v", ErrNoSuchGrant, g))
 	}
 	return ofUser(user, e.changeAccess(ctx, cp.SetGrant{User: user, Grant: g, Revoke: true}))
@@ -122,11 +122,15 @@ const tokenSecretLen = 32
 // CreateToken makes a token of a user. Whoever has the secret, which nothing tells again,
 // is that user until the token is deleted or expires. Errors: ErrNoSuchUser.
 func (e *Engine) CreateToken(ctx context.Context, user string, o TokenOptions) (t Token, secret string, err error) {
-	if _, err := e.user(ctx, user); err != nil {
+	u, err := e.user(ctx, user)
+	if err != nil {
 		return t, "", err
 	}
 	if err := api.CheckTokenName(o.Name); err != nil {
 		return t, "", ofUser(user, err)
+	}
+	if o.Name != "" && slices.ContainsFunc(u.Tokens, func(t cp.Token) bool { return t.Name == o.Name }) {
+		return t, "", ofUser(user, fmt.Errorf("%w: there is one named %q: give this one another name, or delete that one first", cp.ErrInvalidToken, o.Name))
 	}
 	b := make([]byte, len(cp.TokenID{})+tokenSecretLen)
 	rand.Read(b) // never fails

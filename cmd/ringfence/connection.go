@@ -118,6 +118,7 @@ func (a *app) takeCommon(cmd *cobra.Command) error {
 				return usageError{fmt.Errorf("--%s: 'ringfence %s' is about this host, and reaches no server", name, c.Name())}
 			}
 		}
+		a.local = true
 		if c.Name() == "serve" {
 			return nil // it has settings, with rules of their own
 		}
@@ -153,6 +154,10 @@ func (a *app) serverAddress() (string, error) {
 	switch {
 	case a.client.server != "" && a.dataDirGiven():
 		return "", usageError{errors.New("--server and --data-dir: topics are reached in one way or the other")}
+	case a.client.context != "" && a.dataDirGiven():
+		return "", usageError{errors.New("--context and --data-dir: topics are reached in one way or the other")}
+	case a.client.context != "" && a.client.server != "":
+		return "", usageError{errors.New("--context and --server: one of them names the server")}
 	case a.client.server != "" || a.dataDirGiven():
 		return a.client.server, nil
 	}

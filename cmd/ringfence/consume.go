@@ -257,7 +257,7 @@ func (p *printer) commit(ctx context.Context) error {
 	// What was printed is committed also when a signal came meanwhile.
 	err := p.c.Commit(context.WithoutCancel(ctx))
 	if errors.Is(err, client.ErrRangeMoved) && !errors.Is(err, client.ErrMemberReplaced) {
-		fmt.Fprintf(p.err, "ringfence: %v; another member prints some of it again\n", err)
+		fmt.Fprintf(p.err, "ringfence: %v: another one has it, or the server started again; some of what was printed is printed once more\n", err)
 		err = nil
 	}
 	if err != nil {
@@ -302,6 +302,9 @@ func parseFrom(flag, text, group string, now time.Time) (engine.From, error) {
 	}
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return engine.FromTime(now.Add(-d)), nil
+	}
+	if strings.Trim(text, "0123456789") == "" {
+		return engine.From{}, usageError{fmt.Errorf("%s is %s: as milliseconds since 1970 that is too late for any record", flag, text)}
 	}
 	if len(text) < 16 || strings.ContainsAny(text, " :") {
 		return engine.From{}, usageError{fmt.Errorf("%s is %q: want start, end, a cursor, a time like 2024-05-01T12:00:00Z, or how long ago, like 15m", flag, text)}

@@ -39,7 +39,11 @@ func (a *app) dataDirPath() (string, error) {
 		v, set := a.env(dataDirVar)
 		switch {
 		case !set:
-			return "", usageError{fmt.Errorf("which data directory? Give --data-dir DIR, or set %s; a server is reached with --server", dataDirVar)}
+			what := fmt.Sprintf("which data directory? Give --data-dir DIR, or set %s", dataDirVar)
+			if !a.local {
+				what += "; a server is reached with --server"
+			}
+			return "", usageError{errors.New(what)}
 		case strings.TrimSpace(v) != "" && !filepath.IsAbs(v):
 			return "", usageError{fmt.Errorf("%s is %q: it must be an absolute path", dataDirVar, v)}
 		}

@@ -140,7 +140,7 @@ func (a *app) confirmGroup(yes bool, name, what string) error {
 	if yes || a.confirm(what+"? Type the group's name: ", name) {
 		return nil
 	}
-	return usageError{fmt.Errorf("nothing was changed; type the group's name, or give --yes")}
+	return a.declined("nothing was changed; type the group's name, or give --yes")
 }
 
 // groupReport is a group with --json.

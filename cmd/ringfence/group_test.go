@@ -38,9 +38,9 @@ func TestGroups(t *testing.T) {
 		{"start", 0, 0, 400}, {"end", 1000, 1000, 0}, {"1h", 0, 0, 1000}, {g.Cursor, 400, 400, 0},
 		{time.Now().Add(-time.Hour).Format(time.RFC3339), 0, 0, 400},
 	} {
-		if r := ringfence(t, "no\n", in("group", "reset", "t", "g", "--to", tt.to)...); r.code != exitUsage || !strings.Contains(r.err, "nothing was changed") ||
+		if r := ringfence(t, "no\n", in("group", "reset", "t", "g", "--to", tt.to)...); r.code != exitFailed || !strings.Contains(r.err, "nothing was changed") ||
 			!strings.Contains(r.err, "skips "+plural(tt.skip, "record")+" and reads "+plural(tt.again, "record")+" again") {
-			t.Errorf("--to %.20s without an answer: %+v", tt.to, r)
+			t.Errorf("--to %.20s with a no for an answer: %+v", tt.to, r)
 		}
 		r := parse[resetReport](t, ok(t, "g\n", in("group", "reset", "t", "g", "--to", tt.to, "--json")...))
 		if r.Skipped != tt.skip || r.Again != tt.again || r.After.Ranges[0].Offset != tt.offset || r.After.Lag != 1000-tt.offset {

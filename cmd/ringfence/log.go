@@ -140,7 +140,7 @@ func howToLogIn(o client.Options, err error) error {
 	if errors.Is(err, wire.CodeRateLimited) {
 		return denied{err} // locked out, or an address that tries too often
 	}
-	if errors.Is(err, client.ErrRefused) && o.User == "" && o.Password == "" {
+	if errors.Is(err, client.ErrRefused) && !errors.Is(err, wire.CodePermissionDenied) && o.User == "" && o.Password == "" {
 		return fmt.Errorf("%w: give --user and --password-file, or set RINGFENCE_USER and RINGFENCE_PASSWORD, or RINGFENCE_TOKEN", err)
 	}
 	return err

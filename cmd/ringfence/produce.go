@@ -189,10 +189,8 @@ func (r *lineProducer) answer(at engine.Placement, size int64, err error) {
 }
 
 func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
-	if err == nil {
-		if failed := r.failed.Load(); failed != nil {
-			err = *failed
-		}
+	if failed := r.failed.Load(); failed != nil && (err == nil || errors.Is(err, api.ErrHalted)) {
+		err = *failed // what a producer says after that is for programs
 	}
 	s := r.report
 	s.Records, s.Duplicates, s.Bytes, s.Seconds = r.acked.Load(), r.duplicates.Load(), r.bytes.Load(), time.Since(r.start).Seconds()
@@ -206,7 +204,11 @@ func (r *lineProducer) conclude(ctx context.Context, a *app, err error) error {
 		return told{fmt.Errorf("%w; %s acknowledged, on stable storage", errInterrupted, plural(s.Records, "record"))}
 	}
 	if err != nil && (s.Records > 0 || client.Unknown(err) || errors.Is(err, client.ErrUnavailable)) {
-		err = fmt.Errorf("%w; store the same input again with --producer-id %d: what was stored is recognised", err, s.Producer)
+		then := ""
+		if errors.Is(err, engine.ErrOutOfSpace) {
+			then = "once that is done, "
+		}
+		err = fmt.Errorf("%w; %sstore the same input again with --producer-id %d: what was stored is recognised", err, then, s.Producer)
 	}
 	if err != nil {
 		return told{fmt.Errorf("%s stored before this: %w", plural(s.Records, "record"), err)}

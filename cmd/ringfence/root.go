@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -27,6 +28,8 @@ type app struct {
 	json          bool
 	client        clientFlags
 
+	answered bool     // the last question
+	local    bool     // the command is about this host, and reaches no server
 	somebody bool     // logged in to a server, which may not show everything
 	files    []string // that settings name, and that may be in a data directory that is begun
 }
@@ -50,18 +53,24 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if lost := out.failed(); err == nil && lost != nil {
 		err = fmt.Errorf("standard output: %w", lost)
 	}
-	code := exitCode(err)
+	code, said := exitCode(err), ""
+	if err != nil {
+		said = withinWords.ReplaceAllString(err.Error(), "$1")
+	}
 	switch {
 	case err == nil || isSilent(err):
 	case a.json || asksForJSON(args):
 		enc := json.NewEncoder(a.err)
 		enc.SetEscapeHTML(false)
-		_ = enc.Encode(errorReport{err.Error(), code}) // there is nobody left to tell
+		_ = enc.Encode(errorReport{said, code}) // there is nobody left to tell
 	default:
-		fmt.Fprintf(a.err, "ringfence: %v\n", err)
+		fmt.Fprintf(a.err, "ringfence: %s\n", said)
 	}
 	return code
 }
+
+// withinWords are the packages that errors are from, of which a program's user knows nothing.
+var withinWords = regexp.MustCompile(`(^|: |; |\n)(?:(?:bench|client|cp|disk|engine|fence|frontend|ring|segfile|shm|store|wire): )+`)
 
 // errorReport is why a command failed, with --json: the last line of standard error.
 type errorReport struct {

@@ -174,7 +174,7 @@ func TestServeUsers(t *testing.T) {
 	}
 	fails(t, exitConflict, "make another one first", "", "user", "delete", "root", "--yes")
 	fails(t, exitConflict, "make another one first", "", "acl", "revoke", "root", "all", "cluster")
-	fails(t, exitUsage, "Delete user alice with 0 grants and 0 tokens? Type the user's name: \n", "yes\n", "user", "delete", "alice")
+	fails(t, exitFailed, "Delete user alice with 0 grants and 0 tokens? Type the user's name: \n", "yes\n", "user", "delete", "alice")
 	fails(t, exitUsage, "nothing was deleted", "", "user", "delete", "alice")
 	ok(t, "alice\n", "user", "delete", "alice")
 	as(t, "alice", "alice's own secret")

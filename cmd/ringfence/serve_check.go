@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -64,8 +65,20 @@ func (f *serveFlags) checkLimits() error {
 			return fmt.Errorf("--%s is %s: want more than 0", d.name, d.d)
 		}
 	}
+	if f.groupSession < leastSession {
+		return fmt.Errorf("--group-session is %s: want %s or more, or no member is ever heard in time", f.groupSession, leastSession)
+	}
+	if f.shm == "" && len(f.shmUIDs)+len(f.shmGIDs)+len(f.shmTrusted) > 0 {
+		return errors.New("--shm-uids, --shm-gids and --shm-trusted-uids say who may use the socket of --shm, and there is none: give --shm PATH, or leave them out")
+	}
+	if f.shm != "" && filepath.Clean(f.shm) == filepath.Clean(f.socket) {
+		return fmt.Errorf("--socket and --shm are both %s: each has a path of its own", f.shm)
+	}
 	return nil
 }
+
+// leastSession leaves a member's heartbeat time to arrive.
+const leastSession = time.Second
 
 const (
 	maxCount = 1 << 24 // more than any host has of what is counted, and its sums fit an int

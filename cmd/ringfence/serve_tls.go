@@ -103,7 +103,7 @@ func (k *keyPair) stamps() (stamp [2]time.Time, err error) {
 	for i, name := range []string{k.cert, k.key} {
 		st, err := os.Stat(name)
 		if err != nil {
-			return stamp, err
+			return stamp, fmt.Errorf("--%s: %w", [...]string{"tls-cert", "tls-key"}[i], err)
 		}
 		stamp[i] = st.ModTime()
 	}

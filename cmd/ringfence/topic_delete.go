@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -25,7 +26,7 @@ func (a *app) topicDeleteCommand() *cobra.Command {
 					return err
 				}
 				if !yes && !a.confirm(fmt.Sprintf("Delete topic %s with %s (%s)? Type its name: ", d.Name, plural(d.Records, "record"), bytesText(d.Bytes)), d.Name) {
-					return usageError{fmt.Errorf("nothing was deleted; type the topic's name, or give --yes")}
+					return a.declined("nothing was deleted; type the topic's name, or give --yes")
 				}
 				if err := l.DeleteTopic(ctx, args[0]); err != nil {
 					return err
@@ -44,8 +45,18 @@ func (a *app) topicDeleteCommand() *cobra.Command {
 func (a *app) confirm(question, want string) bool {
 	fmt.Fprint(a.err, question)
 	answer, _ := bufio.NewReader(a.in).ReadString('\n') // no answer is a no
+	a.answered = answer != ""
 	if in, ok := a.in.(*os.File); !ok || !term.IsTerminal(int(in.Fd())) || !strings.HasSuffix(answer, "\n") {
 		fmt.Fprintln(a.err) // nobody typed the end of the line
 	}
 	return strings.TrimSpace(answer) == want
+}
+
+// declined is the end of a command whose question was not answered with what it takes: a
+// mistake where nobody answered at all, and else what somebody wanted.
+func (a *app) declined(what string) error {
+	if !a.answered {
+		return usageError{errors.New(what)}
+	}
+	return errors.New(what)
 }

@@ -74,7 +74,7 @@ func TestTopics(t *testing.T) {
 		}
 	}
 
-	if r := ringfence(t, "b\n", in("topic", "delete", "a")...); r.code != exitUsage || !strings.Contains(r.err, "1 500 records") {
+	if r := ringfence(t, "b\n", in("topic", "delete", "a")...); r.code != exitFailed || !strings.Contains(r.err, "1 500 records") {
 		t.Errorf("the wrong name deleted it: %+v", r)
 	}
 	ok(t, "a\n", in("topic", "delete", "a")...)

@@ -185,7 +185,7 @@ func (a *app) confirmUser(ctx context.Context, l api.Log, name string, yes bool)
 	}
 	what = fmt.Sprintf(what+"Type the user's name: ", u.Name, plural(u.Grants, "grant"), plural(u.Tokens, "token"))
 	if !a.confirm(what, u.Name) {
-		return usageError{errors.New("nothing was deleted; type the user's name, or give --yes")}
+		return a.declined("nothing was deleted; type the user's name, or give --yes")
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ var (
 	ErrInvalidTopicName = cp.ErrInvalidName                                                     // letters, digits, '.', '_' and '-', at most 255 bytes
 	ErrNoSuchGroup      = cp.ErrNoSuchGroup                                                     // a group is there once it has committed or had members
 	ErrGroupInUse       = errors.New("group has members")                                       // stop them first
-	ErrRangeMoved       = errors.New("range is another member's now")                           // what was not committed of it is read again there
+	ErrRangeMoved       = errors.New("range was taken from this member")                        // by another one, or the server began anew: what was not committed of it is read again there
 	ErrMemberReplaced   = errors.New("another process joined under the name")                   // give each process a name of its own
 	ErrNoSuchRange      = cp.ErrNoSuchRange                                                     // see Describe for those that there are
 	ErrRangeSealed      = cp.ErrRangeSealed                                                     // it was split or merged: its children have its keys

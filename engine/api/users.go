@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
@@ -38,10 +39,10 @@ const (
 
 // CheckUser refuses what cannot be a user's name.
 func CheckUser(name string) error {
-	if validName(name) {
+	if validName(name) && strings.TrimSpace(name) == name {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrInvalidUser, whatNamesHave)
+	return fmt.Errorf("%w: %s, and no space at its ends", ErrInvalidUser, whatNamesHave)
 }
 
 // CheckTokenName refuses what cannot be the name of a token; "" is none.
@@ -72,6 +73,14 @@ func CheckGrants(grants ...Grant) error {
 
 func checkGrant(g Grant) error {
 	if g.Valid() && printable(g.Pattern) {
+		name := g.Pattern
+		if prefix, open := strings.CutSuffix(name, "*"); open {
+			name = prefix + "a" // one of those that it names
+		}
+		if g.Kind == cp.OnTopic && !cp.ValidTopicName(name) {
+			return fmt.Errorf("%w: no topic can have a name like %q: %s", ErrInvalidGrant, Abridged(g.Pattern),
+				"it has letters, digits, '.', '_' and '-', and a pattern may have a '*' at its end")
+		}
 		return nil
 	}
 	ops := g.Kind.Operations()

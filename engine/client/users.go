@@ -92,7 +92,7 @@ func (c *Client) Grant(ctx context.Context, user string, g api.Grant) error {
 
 // Revoke takes a grant back.
 func (c *Client) Revoke(ctx context.Context, user string, g api.Grant) error {
-	_, err := c.askUser(ctx, change, user, wire.KeyRevoke, &wire.UserGrant{User: user, Grant: grant(g)}, api.CheckGrants(g))
+	_, err := c.askUser(ctx, change, user, wire.KeyRevoke, &wire.UserGrant{User: user, Grant: grant(g)})
 	return err
 }
 

@@ -261,7 +261,7 @@ func (c *conn) behind(p *producer, n int, err error) *wire.Error {
 func (p *producer) lost(err error) error {
 	switch {
 	case errors.Is(err, api.ErrClosed):
-		return refusal(wire.CodeProducerHalted, "%s", err)
+		return refusal(wire.CodeProducerHalted, "topic %q: another run has opened a producer of the same ID, and goes on in place of this one", p.topic)
 	case p.numbers && errors.Is(err, api.ErrStorage):
 		return refusal(wire.CodeWriteFailed, "%s", err)
 	}

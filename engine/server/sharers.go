@@ -216,9 +216,9 @@ func (s *sharers) take(uid uint32, size int64) (*tally, *wire.Error) {
 	reason, has, most := "", s.held[uid], s.limits
 	switch {
 	case s.now.clients >= int64(most.Clients):
-		reason, err = "clients", refusal(wire.CodeOverloaded, "%d clients share memory, which is the most: raise shm-clients", s.now.clients)
+		reason, err = "clients", refusal(wire.CodeOverloaded, "clients that share memory: %d, which is the most: end some, or raise shm-clients", s.now.clients)
 	case has.clients >= int64(most.UserClients):
-		reason, err = "user_clients", refusal(wire.CodeOverloaded, "%d clients of user %d share memory, which is the most of one user: end some, or raise shm-user-clients", has.clients, uid)
+		reason, err = "user_clients", refusal(wire.CodeOverloaded, "clients that share memory: %d of user %d, which is the most of one user: end some, or raise shm-user-clients", has.clients, uid)
 	case s.now.bytes+size > most.TotalBytes:
 		reason, err = "memory", refusal(wire.CodeOverloaded, "%d bytes of shared memory are left of %d, and this client wants %d: ask for less, or raise shm-memory", most.TotalBytes-s.now.bytes, most.TotalBytes, size)
 	case has.bytes+size > most.UserBytes:
