@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/ringfence/ringfence/cp"
@@ -35,6 +36,18 @@ type inUse struct{ cause error }
 func (e *inUse) Error() string   { return ErrLocked.Error() }
 func (e *inUse) Unwrap() []error { return []error{ErrLocked, e.cause} }
 
+// metaDamage is an ErrDamaged of what is no segment.
+type metaDamage struct{ cause error }
+
+func (e *metaDamage) Error() string {
+	text := strings.ReplaceAll(e.cause.Error(), "cp/host: ", "")
+	if errors.Is(e.cause, host.ErrDamaged) {
+		text += "; without the metadata nothing can be read: put the directories meta and log back, both from one copy"
+	}
+	return text
+}
+func (e *metaDamage) Unwrap() []error { return []error{ErrDamaged, e.cause} }
+
 // fromHost gives an error of the metadata its meaning for callers.
 func fromHost(err error) error {
 	for _, c := range []struct{ is, means error }{
@@ -44,7 +57,6 @@ func fromHost(err error) error {
 		{syscall.ENOSPC, ErrOutOfSpace},
 		{syscall.EDQUOT, ErrOutOfSpace},
 		{host.ErrLocked, ErrLocked},
-		{host.ErrDamaged, ErrDamaged},
 		{host.ErrWiped, ErrMismatch},
 		{host.ErrRolledBack, ErrMismatch},
 		{host.ErrFailed, ErrStorage},
@@ -53,6 +65,9 @@ func fromHost(err error) error {
 		if errors.Is(err, c.is) && !errors.Is(err, c.means) {
 			err = fmt.Errorf("%w: %w", c.means, err)
 		}
+	}
+	if errors.Is(err, host.ErrDamaged) && !errors.Is(err, ErrDamaged) {
+		err = &metaDamage{err}
 	}
 	return err
 }

@@ -63,26 +63,25 @@ func readIdentity(d disk.Disk, dir string) (*identity, error) {
 	}
 	id := new(identity)
 	if err := json.Unmarshal(b[:n], id); err != nil {
-		at := int64(0)
+		why := err.Error()
 		if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
-			at = s.Offset
+			why = fmt.Sprintf("at byte %d: %s", s.Offset-1, why)
 		}
-		return nil, badIdentity(dir, at, err.Error())
+		return nil, badIdentity(dir, why)
 	}
 	switch {
 	case id.Format > identityFormat:
 		return nil, fmt.Errorf("%s/%s has format %d, this program knows %d: use a newer version of it", dir, identityName, id.Format, identityFormat)
 	case id.CRC != id.checksum():
-		return nil, badIdentity(dir, 0, "its checksum does not match")
+		return nil, badIdentity(dir, fmt.Sprintf("the checksum of its %d bytes does not match", n))
 	case id.State != stateOpen && id.State != stateClosed:
-		return nil, badIdentity(dir, 0, fmt.Sprintf("it is in no state %q", id.State))
+		return nil, badIdentity(dir, fmt.Sprintf("it is in no state %q", id.State))
 	}
 	return id, nil
 }
 
-func badIdentity(dir string, at int64, why string) error {
-	return fmt.Errorf("%w: %s/%s at byte %d: %s; where log and metadata are known to be of one time, remove it and it is written anew",
-		ErrDamaged, dir, identityName, at, why)
+func badIdentity(dir, why string) error {
+	return &metaDamage{fmt.Errorf("%s/%s is damaged: %s; where log and metadata are known to be of one time, remove it and it is written anew", dir, identityName, why)}
 }
 
 func (id identity) checksum() uint32 {
@@ -206,6 +205,8 @@ func (e *Engine) anyFile(d disk.Disk) error {
 			case err == nil:
 				found = true
 				f.Close()
+			case errors.Is(err, fs.ErrPermission):
+				found = true
 			case !errors.Is(err, fs.ErrNotExist):
 				return err
 			}

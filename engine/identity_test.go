@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -88,5 +90,40 @@ func TestB13IdentityCutAnywhere(t *testing.T) {
 	}
 	if id, err := read(whole); err != nil || id.Opened != 7 {
 		t.Fatalf("%+v, %v", id, err)
+	}
+}
+
+// Damage of the metadata, or of what says whose it is, is told as that: with the file, the
+// byte where it is known, and what to do, in one line.
+func TestDamagedMetadataIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		at   int64
+		says []string
+	}{
+		"identity":     {"meta/identity.json", 75, []string{"is damaged: the checksum", "from one copy"}},
+		"its syntax":   {"meta/identity.json", 0, []string{"at byte 0: invalid character", "from one copy"}},
+		"journal":      {"meta/raft/journal-*", 20, []string{"at byte 0: ", "slot header", "from one copy"}},
+		"log's":        {"log/identity.json", 40, []string{"is damaged: the checksum", "remove it and it is written anew"}},
+		"log's syntax": {"log/identity.json", 0, []string{"at byte 0: invalid character", "remove it and it is written anew"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			stored(t, dir)
+			files, err := filepath.Glob(filepath.Join(dir, c.file))
+			must(t, err)
+			for _, file := range files {
+				flip(t, file, c.at, 1)
+			}
+			e, err := Open(dir, Options{})
+			if err == nil {
+				shut(t, e)
+				t.Fatal("it was opened")
+			}
+			is(t, err, ErrDamaged, append(c.says, files[len(files)-1])...)
+			if text := err.Error(); strings.Contains(text, "segment") || strings.Contains(text, "\n") {
+				t.Error(text)
+			}
+		})
 	}
 }

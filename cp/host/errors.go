@@ -44,11 +44,14 @@ var (
 // put the directory back from a copy, or replace this node in its cluster.
 type DamageError struct {
 	File   string
-	Byte   int64
+	Byte   int64 // -1: which is not known
 	Reason string
 }
 
 func (e *DamageError) Error() string {
+	if e.Byte < 0 {
+		return fmt.Sprintf("cp/host: %s is damaged: %s", e.File, e.Reason)
+	}
 	return fmt.Sprintf("cp/host: %s is damaged at byte %d: %s", e.File, e.Byte, e.Reason)
 }
 

@@ -50,13 +50,17 @@ func readIdentity(dir string) (*identity, error) {
 	}
 	id := new(identity)
 	if err := json.Unmarshal(b, id); err != nil {
-		return nil, &DamageError{File: name, Reason: err.Error()}
+		at := int64(-1)
+		if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
+			at = s.Offset - 1
+		}
+		return nil, &DamageError{File: name, Byte: at, Reason: err.Error()}
 	}
 	if id.Format > identityFormat {
 		return nil, fmt.Errorf("%w: %s has format %d, this program knows %d", ErrNewer, name, id.Format, identityFormat)
 	}
 	if id.CRC != id.checksum() {
-		return nil, &DamageError{File: name, Reason: "checksum does not match"}
+		return nil, &DamageError{File: name, Byte: -1, Reason: fmt.Sprintf("the checksum of its %d bytes does not match", len(b))}
 	}
 	return id, nil
 }

@@ -80,7 +80,7 @@ func openJournal(slots [2]slotFile, names [2]string, disk [16]byte, form bool, n
 		if state[1] == slotBad {
 			bad = 1
 		}
-		return nil, &DamageError{File: names[bad], Reason: errors.Join(err, why[bad]).Error()}
+		return nil, &DamageError{File: names[bad], Reason: fmt.Sprintf("%v: %v", err, why[bad])}
 	}
 	var last slotHeader
 	if active < 0 {

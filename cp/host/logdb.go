@@ -260,12 +260,12 @@ func (l *logDB) checkSnapshots() error {
 		got, err := sumFile(name)
 		switch {
 		case err != nil:
-			return &DamageError{File: name, Reason: "snapshot of " + key.String() + ": " + err.Error()}
+			return &DamageError{File: name, Byte: -1, Reason: "snapshot of " + key.String() + ": " + err.Error()}
 		case got.size != r.file.size:
 			return &DamageError{File: name, Byte: int64(min(got.size, r.file.size, math.MaxInt64)),
 				Reason: fmt.Sprintf("snapshot of %s has %d bytes instead of %d", key, got.size, r.file.size)}
 		case got.hash != r.file.hash:
-			return &DamageError{File: name, Reason: "snapshot of " + key.String() + ": checksum does not match"}
+			return &DamageError{File: name, Byte: -1, Reason: "snapshot of " + key.String() + ": checksum does not match"}
 		}
 	}
 	return nil
