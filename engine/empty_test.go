@@ -43,6 +43,21 @@ func TestNothingStoredLeavesNoSegment(t *testing.T) {
 			t.Fatalf("%d files after a run that stored nothing, want 1", n)
 		}
 	}
+	// Also where a segment for repeats was closed while the run went on.
+	e = open(t, dir, Options{})
+	for range 3 {
+		send(e, true, "v0", "v1")
+		_, err := e.Roll(within(t), "t")
+		must(t, err)
+	}
+	send(e, true, "v0", "v1")
+	if n := files(); n < 3 {
+		t.Fatalf("%d files while the run closes segments for repeats, want 3 or more: this test would prove nothing", n)
+	}
+	shut(t, e)
+	if n := files(); n != 1 {
+		t.Fatalf("%d files after a run that closed segments and stored nothing, want 1", n)
+	}
 	e = open(t, dir, Options{})
 	_, _, err := e.SplitRange(within(t), "t", 0)
 	must(t, err)

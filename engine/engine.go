@@ -437,7 +437,8 @@ func (e *Engine) release() error {
 // process could not append to what this one left open, and would have to recover it.
 func (e *Engine) fenceAll() (left int64, err error) {
 	var full atomic.Int64
-	err = several(e.store.IDs(), func(id fence.SegmentID) error {
+	ids := e.store.IDs()
+	err = several(ids, func(id fence.SegmentID) error {
 		seg, err := e.store.Segment(id)
 		if err != nil {
 			return nil // deleted meanwhile
@@ -456,7 +457,27 @@ func (e *Engine) fenceAll() (left int64, err error) {
 		}
 		return e.dropEmpty(seg)
 	})
-	return full.Load(), err
+	return full.Load(), errors.Join(err, e.dropClosed(ids))
+}
+
+// dropClosed removes what this process closed before, because it was open for long, and
+// stored nothing in. One after another, for each is held against those before it, and the
+// last first, so that those are there.
+func (e *Engine) dropClosed(ids []fence.SegmentID) error {
+	slices.SortFunc(ids, fence.SegmentID.Compare)
+	for _, id := range slices.Backward(ids) {
+		seg, err := e.store.Segment(id)
+		if err != nil || seg.Meta().Writer != e.host.Incarnation() {
+			continue // gone, or of another process: it may stand for a file that was taken away
+		}
+		if _, closed := seg.Fenced(); !closed {
+			continue
+		}
+		if err := e.dropEmpty(seg); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // several calls do for each of list, some at a time, and joins the errors.
