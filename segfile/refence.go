@@ -157,6 +157,25 @@ func (o *opened) rebuild(s slot) (footer, error) {
 	return f, nil
 }
 
+// RepairHeader writes the header of a file again, from the copy in its start mark, when it
+// is damaged: the same bytes. A crash in it leaves the header damaged, as it was.
+func RepairHeader(d disk.Disk, name string) error {
+	o, err := openFile(d, name, false)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	if o.verd != fileRestored {
+		return o.refuse()
+	}
+	b := make([]byte, block)
+	o.hdr.put(b)
+	if err := o.f.WriteAt(b, 0); err != nil {
+		return fmt.Errorf("segfile: header: %w", err)
+	}
+	return nil
+}
+
 // RepairFooter writes the footer of a fenced file again, from its frames, when it
 // is damaged and nothing else is: the same bytes, because nothing but the frames
 // goes into it. A crash in it leaves the footer damaged, as it was.

@@ -266,10 +266,13 @@ func (s *Store) finish(r *survey, o *outcome) error {
 	return nil
 }
 
-// mend writes a lost latch slot, or a damaged footer, of a fenced file again from
-// what is left. What cannot be mended stays among the faults.
+// mend writes a damaged header, a lost latch slot or a damaged footer of a fenced file again
+// from what is left. What cannot be mended stays among the faults.
 func (s *Store) mend(o *outcome) error {
 	name := o.seg.name
+	if err := segfile.RepairHeader(s.disk, name); err != nil {
+		return err
+	}
 	v, err := segfile.Recover(s.disk, name)
 	if err != nil {
 		return err
