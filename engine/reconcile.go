@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync/atomic"
 
@@ -16,8 +17,9 @@ import (
 //
 //	metadata   file                         what becomes of the segment
 //	sealed     ends where it should         served
-//	sealed     ends elsewhere               lost: reading it and writing behind it is an error
+//	sealed     begins or ends elsewhere     lost: reading it and writing behind it is an error
 //	sealed     damaged, or not there        lost
+//	any        may not be opened            lost, until its owner is put right
 //	sealed     not there and given up       skipped by readers, who are told
 //	active     recovered                    sealed where it ends
 //	active     recovered, not fenced        served; fenced and sealed once there is space
@@ -60,9 +62,11 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 			known[file] = true
 			next := "put it back from a copy"
 			if s.Phase != cp.Active { // else nobody knows what was in it
-				next += "; without one, move it out of the directory, and 'ringfence segment accept-loss' of its name gives up what was in it"
+				next += "; " + withoutCopy
 			}
-			if n, bad := damaged[file]; bad {
+			if n, bad := damaged[file]; bad && errors.Is(n.Err, fs.ErrPermission) {
+				e.lose(file, s.ID, fmt.Errorf("%w: %w: let the user that this process runs as read and write it (chown, chmod), and open the directory again: nothing need be lost", ErrDamaged, e.placed(n)))
+			} else if bad {
 				e.lose(file, s.ID, fmt.Errorf("%w: %w: %s", ErrDamaged, e.placed(n), next))
 			}
 			if err := foreign[file]; err != nil {
@@ -118,6 +122,9 @@ func (e *Engine) lose(file string, id fence.SegmentID, err error) {
 	e.lost[id] = err
 }
 
+// withoutCopy is what to do about a sealed segment whose file nobody can make good.
+const withoutCopy = "without one, move it out of the directory, and 'ringfence segment accept-loss' of its name gives up what was in it"
+
 // compare holds a sealed segment's file against the metadata.
 func (e *Engine) compare(s *cp.Segment) {
 	if e.lost[s.ID] != nil {
@@ -136,9 +143,14 @@ func (e *Engine) compare(s *cp.Segment) {
 		e.lose(file, s.ID, errors.Join(why, err))
 		return
 	}
+	if m := seg.Meta(); m.Base != s.Start || m.Salt != s.Salt {
+		e.lose(file, s.ID, fmt.Errorf("%w: file %s begins at offset %d with salt %x, and was made at offset %d with salt %x: it is another segment of this name: put it back from a copy of the same time; %s",
+			ErrDamaged, e.pathOf(s.ID), m.Base, m.Salt, s.Start, s.Salt, withoutCopy))
+		return
+	}
 	if end, _ := seg.Fenced(); end.Offset != s.Start+s.Length || end.Bytes != s.Bytes {
-		e.lose(file, s.ID, fmt.Errorf("%w: file %s ends at offset %d with %d bytes, and was sealed at offset %d with %d bytes: put it back from a copy of the same time",
-			ErrDamaged, e.pathOf(s.ID), end.Offset, end.Bytes, s.Start+s.Length, s.Bytes))
+		e.lose(file, s.ID, fmt.Errorf("%w: file %s ends at offset %d with %d bytes, and was sealed at offset %d with %d bytes: put it back from a copy of the same time; %s",
+			ErrDamaged, e.pathOf(s.ID), end.Offset, end.Bytes, s.Start+s.Length, s.Bytes, withoutCopy))
 	}
 }
 

@@ -249,6 +249,8 @@ func (s *Store) lookAt(f found) (outcome, error) {
 		return outcome{}, err // a newer program's: refuse to start
 	case errors.Is(err, segfile.ErrDamaged):
 		return outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
+	case errors.Is(err, fs.ErrPermission): // what is in it is unknown, and the others can be read
+		return outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
 	case errors.Is(err, segfile.ErrForeign), errors.Is(err, segfile.ErrNeverUsed):
 		return outcome{unknown: &FileNote{File: f.name, Err: err}}, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -204,8 +205,9 @@ func TestB05FootersAndSlotsAreMended(t *testing.T) {
 	}
 }
 
-// A header that is damaged is used by its copy and stays among the faults; both gone,
-// the file is damaged, and set aside for nobody.
+// A header that is damaged is used by its copy. It is written again in a fenced file, and
+// stays among the faults where the start has fenced the file; both gone, the file is
+// damaged, and set aside for nobody.
 func TestDamagedHeader(t *testing.T) {
 	rng := rand.New(rand.NewPCG(12, 30))
 	d := newDisk(12)
@@ -220,12 +222,17 @@ func TestDamagedHeader(t *testing.T) {
 		}
 		must(t, bad.Rot(name, 20))
 		s, rec := openStore(t, bad, testOptions())
-		if len(rec.Faulty) != 1 || rec.Faulty[0].File != name || rec.Faulty[0].ID != segID(0, 0) || !errors.Is(rec.Faulty[0].Err, segfile.ErrDamaged) {
+		if fenceFirst && len(rec.Faulty) > 0 || !fenceFirst && (len(rec.Faulty) != 1 || rec.Faulty[0].File != name || rec.Faulty[0].ID != segID(0, 0) || !errors.Is(rec.Faulty[0].Err, segfile.ErrDamaged)) {
 			t.Fatalf("%+v", rec)
 		}
 		holds(t, mustSegment(t, s, segID(0, 0)), b)
 		closeStore(t, s)
 		bad = bad.Reopen()
+		if fenceFirst {
+			_, err := segfile.Verify(bad, name, nil)
+			must(t, err)
+			must(t, bad.Rot(name, 20))
+		}
 		must(t, bad.Rot(name, segfile.DataStart+5))
 		s, rec = openStore(t, bad, testOptions())
 		if len(rec.Damaged) != 1 || rec.Damaged[0].File != name || len(rec.Unknown) > 0 {
@@ -239,4 +246,45 @@ func TestDamagedHeader(t *testing.T) {
 		}
 		closeStore(t, s)
 	}
+}
+
+// denying is a disk that does not let its user open one file.
+type denying struct {
+	disk.Disk
+	name   string
+	denied int
+}
+
+func (d *denying) Open(name string, readOnly bool) (disk.File, error) {
+	if name == d.name {
+		d.denied++
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return d.Disk.Open(name, readOnly)
+}
+
+// A file that may not be opened is unknown, and neither empty nor a reason to keep the
+// others from being read.
+func TestFileThatMayNotBeOpened(t *testing.T) {
+	d := newDisk(12)
+	rng := rand.New(rand.NewPCG(12, 31))
+	b, c := (&source{id: 7}).next(rng, 3, 100), (&source{id: 8}).next(rng, 3, 100)
+	name := leaveOpen(t, d, segID(0, 0), 0, b)
+	d = d.Reopen()
+	leaveOpen(t, d, segID(1, 0), 0, c)
+	no := &denying{Disk: d.Reopen(), name: name}
+	s, rec := openStore(t, no, testOptions())
+	if no.denied == 0 || len(rec.Damaged) != 1 || rec.Damaged[0].ID != segID(0, 0) || !errors.Is(rec.Damaged[0].Err, fs.ErrPermission) {
+		t.Fatalf("denied %d times: %+v", no.denied, rec)
+	}
+	holds(t, mustSegment(t, s, segID(1, 0)), c)
+	if _, err := s.Segment(segID(0, 0)); !errors.Is(err, ErrNoSegment) {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), metaOf(segID(0, 0), 0), nil); err == nil {
+		t.Fatal("a file that may not be opened was replaced by a new segment")
+	}
+	closeStore(t, s)
+	s, _ = openStore(t, d.Reopen(), testOptions())
+	holds(t, mustSegment(t, s, segID(0, 0)), b)
 }
