@@ -39,18 +39,27 @@ their records again store those anew that were in it.`,
 			if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) {
 				return a.giveUp(cmd.Context(), args[0], yes)
 			}
-			return a.withSegment(args[0], false, func(d disk.Disk, name string) error { return a.acceptLoss(d, name, args[0], yes) })
+			return a.withSegment(args[0], false, func(d disk.Disk, name string) error { return a.acceptLoss(cmd.Context(), d, name, args[0], yes) })
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
-func (a *app) acceptLoss(d disk.Disk, name, file string, yes bool) error {
+func (a *app) acceptLoss(ctx context.Context, d disk.Disk, name, file string, yes bool) error {
 	rep, err := segfile.Verify(d, name, nil)
+	if errors.Is(err, segfile.ErrNeverUsed) || err == nil && rep.Latch.State() != fence.Open && len(rep.Problems) == 0 {
+		u, uerr := a.unfit(ctx, file)
+		switch {
+		case uerr != nil:
+			return uerr
+		case u != nil:
+			return fmt.Errorf("%w: %s", u.err(file, err), u.next(file))
+		}
+	}
 	switch {
 	case errors.Is(err, segfile.ErrNeverUsed):
-		return incomplete{fmt.Errorf("%s: there is no loss to accept: nothing was ever stored in it, or nothing of that is left; where 'ringfence segment verify' of the data directory misses it, move it out of there first", file)}
+		return incomplete{fmt.Errorf("%s: there is no loss to accept: nothing is in it, and no metadata says that there was", file)}
 	case err == nil && rep.Latch.State() == fence.Open && rep.Cut.Length > 0:
 		return incomplete{fmt.Errorf("%s: there is no loss to accept: the segment is open, and incomplete from byte %d, as a crash leaves it; opening the data directory recovers it", file, rep.Cut.Position)}
 	case errors.Is(err, segfile.ErrDamaged) && rep.FileSize == 0:
@@ -171,6 +180,7 @@ func (a *app) printNoLoss(name string, rep segfile.Report) {
 	case len(rep.Problems) > 0:
 		a.printf("%s: there is no loss to accept: the file is damaged, but every record can be read\n", name)
 		a.printProblems(rep.Problems)
+		a.printf("  next      'ringfence segment verify --data-dir DIR' opens the data directory, which writes a header, latch slot or footer again\n")
 	default:
 		a.printf("%s: there is no loss to accept: nothing is damaged\n", name)
 	}

@@ -45,7 +45,7 @@ func TestWhatIsSaidOfAFile(t *testing.T) {
 	}{
 		"whole":      {good, exitOK, exitOK, []string{": ok, fenced, 400 records"}, []string{"no loss to accept: nothing is damaged"}},
 		"open":       {changed(open), exitOK, exitOK, []string{": ok, open, 400 records", "next      nothing"}, []string{"no loss to accept: the segment is open"}},
-		"never used": {make([]byte, 1<<20), exitIncomplete, exitIncomplete, []string{": never used", "no record is lost"}, []string{"no loss to accept: nothing was ever stored"}},
+		"never used": {make([]byte, 1<<20), exitIncomplete, exitDamaged, []string{": nothing is in it", "only the metadata knows"}, []string{"was closed with 400 records, offsets [0,400) of range 0 of topic t: they cannot be read", "move it out", "accept-loss "}},
 		"torn": {changed(func(b []byte) []byte { return open(b)[:at] }), exitIncomplete, exitIncomplete,
 			[]string{": incomplete from " + where + ": " + fmt.Sprint(hit.Base) + " records before that are whole", "tail      ", "bytes from " + where, "next      if no process has the data directory open, open it"},
 			[]string{"no loss to accept: the segment is open, and incomplete from " + where, "opening the data directory recovers it"}},

@@ -22,11 +22,11 @@ exit code 7, or with 0 if all of it is a loss that 'segment accept-loss' has put
 record: the report says accepted then. The incomplete tail of an open segment, as a crash leaves it, is no
 damage and ends with 8. With several files the gravest code counts.
 
-Without a file all those of the data directory are checked, and those that the metadata
-knows and that are missing are damage too. For that the directory is opened, which
+Without a file all those of the data directory are checked, and held against the metadata:
+those that it knows and that are missing, or are not what it says, are damage too. For that the directory is opened, which
 recovers and closes what a crash left open. Where another process has it open the files
-are checked as they lie there, and what was missing before 'ringfence topic describe'
-says.`,
+are checked as they lie there, and what was missing or did not fit before 'ringfence topic
+describe' says. Files that are named are checked as they lie there as well.`,
 		Example: `  ringfence segment verify --data-dir /var/lib/ringfence
   ringfence segment verify /var/lib/ringfence/log/topics/*/*.seg`,
 		Args: cobra.ArbitraryArgs,
@@ -34,7 +34,7 @@ says.`,
 			if len(args) == 0 {
 				return a.verifyDir(cmd.Context())
 			}
-			return a.segmentVerify(cmd.Context(), args, len(args) == 1, nil)
+			return a.segmentVerify(cmd.Context(), args, len(args) == 1, nil, nil)
 		},
 	}
 }
@@ -57,6 +57,7 @@ type verifyReport struct {
 	Problems []problemReport `json:"problems"`
 	Holes    []holeReport    `json:"holes"`
 	Cut      *cutReport      `json:"cut,omitempty"`
+	Lost     *holeReport     `json:"lost,omitempty"` // the metadata knows another file: all its records
 	Error    string          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -67,9 +68,9 @@ type problemReport struct {
 	Accepted bool   `json:"accepted"`
 }
 
-// segmentVerify verifies files, and tells of missing ones. If it is about one alone there
-// may be nothing to report.
-func (a *app) segmentVerify(ctx context.Context, files []string, alone bool, missing []missingFile) error {
+// segmentVerify verifies files, and tells of missing ones and of those that are others than
+// the metadata says. If it is about one alone there may be nothing to report.
+func (a *app) segmentVerify(ctx context.Context, files []string, alone bool, missing []missingFile, unfit map[string]unfitFile) error {
 	reports := []verifyReport{}
 	var worst error
 	refused := func(err error) bool { // there is nothing to report but the error
@@ -87,18 +88,24 @@ func (a *app) segmentVerify(ctx context.Context, files []string, alone bool, mis
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if errors.Is(err, segfile.ErrNeverUsed) && slices.ContainsFunc(missing, func(m missingFile) bool { return m.file == file }) {
-			err = fmt.Errorf("%w: %s: nothing of it is left", segfile.ErrDamaged, file) // the metadata knows it
-		}
-		if !a.json && !refused(err) {
+		u, bad := unfit[file]
+		switch {
+		case a.json || refused(err):
+		case bad:
+			a.printUnfit(file, u, rep, err)
+		default:
 			a.printVerified(file, rep, err)
 		}
-		take(verifyJSON(file, rep, err), err)
+		if bad {
+			err = u.err(file, err)
+		}
+		r := verifyJSON(file, rep, err)
+		if bad {
+			r.Lost = &holeReport{Offset: u.s.Start, Records: u.s.Records}
+		}
+		take(r, err)
 	}
 	for _, m := range missing {
-		if m.there { // and told of above
-			continue
-		}
 		if !a.json {
 			a.printMissing(m)
 		}
@@ -170,7 +177,7 @@ func (a *app) printVerified(file string, rep segfile.Report, err error) {
 		a.printf("%s: ok, %s, %s in %s and %s, digest %016x\n", file, rep.Latch.State(), plural(rep.Records, "record"),
 			plural(rep.Frames, "frame"), plural(rep.Marks, "mark"), rep.Digest)
 	case errors.Is(err, segfile.ErrNeverUsed):
-		a.printf("%s: never used: it was made ready for records, and none was stored in it\n", file)
+		a.printf("%s: nothing is in it: it is empty or all zeros, as a file is that was made ready and never used, or was lost\n", file)
 	case exitCode(err) == exitIncomplete:
 		a.printf("%s: incomplete from byte %d: %s before that are whole, digest %016x\n", file, rep.Cut.Position, plural(rep.Records, "record"), rep.Digest)
 	case exitCode(err) == exitDamaged && len(rep.Problems) > 0:
@@ -212,7 +219,7 @@ func whatNext(file string, rep segfile.Report, err error) string {
 	const copied = "put a good copy of the file in its place while nobody has the data directory open, if there is one"
 	switch {
 	case errors.Is(err, segfile.ErrNeverUsed):
-		return "nothing, where 'ringfence segment verify' of the whole data directory does not miss it: then no record is lost"
+		return "whether there were records in it only the metadata knows: 'ringfence segment verify --data-dir DIR' says if any is lost"
 	case exitCode(err) == exitIncomplete:
 		return "if no process has the data directory open, open it: that sets the rest aside and closes the segment. A process that writes it may be about to write the rest"
 	case err == nil && rep.Latch.State() == fence.Open:
@@ -228,7 +235,7 @@ func whatNext(file string, rep segfile.Report, err error) string {
 	case unaccepted(rep.Holes):
 		return copied + "; without one, 'ringfence segment accept-loss " + file + "' lets reads skip what is lost"
 	}
-	return copied + "; without one it can stay: reads do not need what is damaged"
+	return copied + "; without one it can stay: reads do not need what is damaged, and whatever opens the data directory, 'ringfence segment verify --data-dir DIR' too, writes a header, latch slot or footer again"
 }
 
 // closeFirst is what there is to do about damage in a segment that is still open.
@@ -240,10 +247,12 @@ func closeFirst(rep segfile.Report) string {
 // is another one or none.
 func foreign(err error) error {
 	if errors.Is(err, segfile.ErrForeign) {
-		return fmt.Errorf("%w; a good copy, if there is one, belongs in its place; without one, move it out of the data directory: 'ringfence segment accept-loss' of its name gives up what was in it", err)
+		return fmt.Errorf("%w%s", err, foreignNext)
 	}
 	return err
 }
+
+const foreignNext = "; a good copy, if there is one, belongs in its place; without one, move it out of the data directory: 'ringfence segment accept-loss' of its name gives up what was in it"
 
 func unaccepted(holes []segfile.Hole) bool {
 	return slices.ContainsFunc(holes, func(h segfile.Hole) bool { return !h.Accepted })
