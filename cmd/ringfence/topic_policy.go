@@ -25,6 +25,7 @@ func (a *app) topicPolicyCommand() *cobra.Command {
 
 func (a *app) policySetCommand() *cobra.Command {
 	var age, segAge, size, segSize boundFlag
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Define a policy, or replace its definition",
@@ -32,13 +33,20 @@ func (a *app) policySetCommand() *cobra.Command {
 default; "off" turns a rule off whatever the default is.
 
 Policies are applied when one is set or bound, when a process opens its first producer,
-and then every minute.`,
+and then every minute. Retention removes closed segments, whole, the oldest of a range
+first: those closed longer ago than --max-age, and as many as bring what is closed down to
+--max-bytes, which is all of it where the newest alone is larger. The open segment stays,
+and is closed at --segment-max-bytes or --segment-max-age, or when its process ends. A
+limit that would remove something at once is asked about.`,
 		Example: `  ringfence topic policy set week --max-age 7d --max-bytes 10GiB
   ringfence topic policy bind logs week`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := engine.Policy{MaxAge: age.bound, MaxBytes: size.bound, SegmentMaxAge: segAge.bound, SegmentMaxBytes: segSize.bound}
 			return a.withLog(cmd.Context(), true, func(ctx context.Context, l api.Log) error {
+				if err := a.confirmPolicy(ctx, l, yes, p, "", args[0]); err != nil {
+					return err
+				}
 				if err := applied(ctx, l, l.SetPolicy(ctx, args[0], p)); err != nil {
 					return err
 				}
@@ -51,6 +59,7 @@ and then every minute.`,
 	cmd.Flags().Var(&size, "max-bytes", "keep at most this much of each range (10GiB, off)")
 	cmd.Flags().Var(&segAge, "segment-max-age", "roll an open segment after this long (at least 1m, off)")
 	cmd.Flags().Var(&segSize, "segment-max-bytes", "roll an open segment at this size (at least 1MiB, off)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
@@ -120,16 +129,22 @@ again or they are bound elsewhere.`,
 }
 
 func (a *app) policyBindCommand() *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "bind TOPIC [NAME]",
 		Short: "Bind a topic to a policy; without a name, to none",
-		Args:  cobra.RangeArgs(1, 2),
+		Long: `Bind a topic to a policy; without a name, to none. The policy is applied at once: what
+it would remove is asked about. 'ringfence topic policy set --help' says what that is.`,
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 2 {
 				name = args[1]
 			}
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
+				if err := a.confirmBinding(ctx, l, yes, args[0], name); err != nil {
+					return err
+				}
 				if err := applied(ctx, l, l.BindPolicy(ctx, args[0], name)); err != nil {
 					return err
 				}
@@ -143,6 +158,8 @@ func (a *app) policyBindCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
 }
 
 // boundFlag is one limit of a policy: an age or a size, "off" or "inherit".
@@ -163,7 +180,7 @@ func (b *boundFlag) Set(text string) (err error) {
 		if b.isAge {
 			var age ageFlag
 			err = age.Set(text)
-			if n = time.Duration(age).Milliseconds(); err == nil && n == 0 && age > 0 { // not a budget of nothing
+			if n = time.Duration(age).Milliseconds(); err == nil && n == 0 && age > 0 { // it was not 0
 				err = fmt.Errorf("age %q: want a millisecond or more", text)
 			}
 		} else {
@@ -173,6 +190,9 @@ func (b *boundFlag) Set(text string) (err error) {
 	}
 	if err != nil {
 		return fmt.Errorf(`%w; or "off", or "inherit"`, err)
+	}
+	if n, limit := b.bound.Get(); limit && n == 0 {
+		return errors.New(`want more than 0; "off" is no limit`)
 	}
 	b.text = text
 	return nil

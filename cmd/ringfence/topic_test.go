@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -123,10 +124,13 @@ func TestPolicies(t *testing.T) {
 	for _, says := range []struct{ flag, value, words string }{
 		{"--segment-max-age", "5s", `policy "x": invalid policy: SegmentMaxAge is 5000 ms: want 60000 ms (1m) to 3153600000000 ms (36500d), or off`},
 		{"--segment-max-bytes", "1", "SegmentMaxBytes is 1 bytes: want 1048576 bytes (1 MiB) to 1152921504606846976 bytes (1048576 TiB), or off"},
-		{"--max-bytes", "2000000TiB", "MaxBytes is 2199023255552000000 bytes (2000000 TiB): want 0 bytes to"},
+		{"--max-bytes", "2000000TiB", "MaxBytes is 2199023255552000000 bytes (2000000 TiB): want 1 bytes to"},
 		{"--max-bytes", "9000000TiB", `size "9000000TiB": want a number of bytes`},
 		{"--max-age", "99999d", "up to 36500d"},
 		{"--max-age", "2000000h", "up to 36500d"},
+		{"--max-age", "0s", `want more than 0; "off" is no limit`},
+		{"--max-bytes", "0", `want more than 0; "off" is no limit`},
+		{"--max-bytes", "0KiB", `want more than 0; "off" is no limit`},
 		{"--max-age", "1us", "want a millisecond or more"},
 		{"--max-bytes", "-1", `"-1" for "--max-bytes"`},
 	} {
@@ -147,19 +151,53 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// What a policy lets go is gone when the command ends, and the space with it.
+// What a policy lets go is gone when the command ends, and the space with it. Before that
+// the command says what goes, and nothing is changed unless that is wanted.
 func TestPolicyIsAppliedAtOnce(t *testing.T) {
 	dir, _ := filled(t, 100)
 	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
 	for range 3 {
 		ok(t, lines(100), in("produce", "t")...)
 	}
+	records := func(want uint64) {
+		t.Helper()
+		if list := parse[[]topicReport](t, ok(t, "", in("topic", "ls", "--json")...)); list[0].Records != want {
+			t.Errorf("%+v, want %d records", list, want)
+		}
+	}
 	if n := len(segments(t, dir)); n != 4 {
 		t.Fatalf("%d segments", n)
 	}
-	ok(t, "", in("topic", "policy", "set", "none", "--max-bytes", "0")...)
-	ok(t, "", in("topic", "policy", "bind", "t", "none")...)
-	if list := parse[[]topicReport](t, ok(t, "", in("topic", "ls", "--json")...)); list[0].Records != 0 {
+	one := parse[detailReport](t, ok(t, "", in("topic", "describe", "t", "--json")...)).All[0].Segments[3].Bytes
+	set := func(size uint64) []string {
+		return in("topic", "policy", "set", "p", "--max-bytes", fmt.Sprint(size))
+	}
+	refused := func(r ran, says ...string) {
+		t.Helper()
+		for _, words := range append(says, "topic t", "nothing was changed", "--yes") {
+			if r.code != exitUsage || !strings.Contains(r.err, words) {
+				t.Errorf("no %q in %+v", words, r)
+			}
+		}
+	}
+
+	ok(t, "", set(2*one+one/2)...) // nothing is bound to it
+	refused(ringfence(t, "no\n", in("topic", "policy", "bind", "t", "p")...), "2 closed segments with 200 records")
+	records(400)
+	ok(t, "yes\n", in("topic", "policy", "bind", "t", "p")...)
+	records(200)
+	ok(t, "", set(2*one+one/2)...) // which takes no more
+	refused(ringfence(t, "", set(1)...), "2 closed segments with 200 records")
+	records(200)
+	ok(t, "", append(set(1), "--yes")...)
+	records(0)
+
+	ok(t, lines(10), in("produce", "t")...)
+	refused(ringfence(t, "no\n", in("topic", "policy", "set", "p", "--max-age", "1ms")...), "with 10 records (")
+	addr := serveIt(t, "--data-dir", dir).address(t)
+	refused(ringfence(t, "no\n", "topic", "policy", "set", "p", "--max-age", "1ms", "--server", addr), "with 10 records (")
+	ok(t, "", "topic", "policy", "bind", "t", "--server", addr)
+	if list := parse[[]topicReport](t, ok(t, "", "topic", "ls", "--json", "--server", addr)); list[0].Records != 10 {
 		t.Errorf("%+v", list)
 	}
 }
