@@ -178,10 +178,12 @@ func (p *Pool) keep(f poolFile) {
 	p.bytes += f.size
 }
 
+// exists says whether there is a file, or may be one: what cannot be looked at is not taken
+// for absent, or a new segment would take its name.
 func (p *Pool) exists(name string) bool {
 	f, err := p.d.Open(name, true)
 	if err != nil {
-		return false
+		return !errors.Is(err, fs.ErrNotExist)
 	}
 	f.Close()
 	return true
