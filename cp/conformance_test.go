@@ -297,8 +297,8 @@ func TestPolicies(t *testing.T) {
 		t.Fatalf("week is %+v, %v", p, ok)
 	}
 	bad := map[string]cp.Policy{
-		"MaxAge is -1 ms: want 1 ms to 3153600000000 ms (36500d), or off":                                                {MaxAge: cp.Limit(-1)},
-		"MaxBytes is -9223372036854775808 bytes (-8388608 TiB): want 1 bytes to 1152921504606846976 bytes (1048576 TiB)": {MaxBytes: cp.Limit(math.MinInt64)},
+		"MaxAge is -1 ms: want 0 ms to 3153600000000 ms (36500d), or off":                                                {MaxAge: cp.Limit(-1)},
+		"MaxBytes is -9223372036854775808 bytes (-8388608 TiB): want 0 bytes to 1152921504606846976 bytes (1048576 TiB)": {MaxBytes: cp.Limit(math.MinInt64)},
 		"SegmentMaxAge is 59999 ms: want 60000 ms (1m) to 3153600000000 ms (36500d), or off":                             {SegmentMaxAge: cp.Limit(cp.MinSegmentAge - 1)},
 		"SegmentMaxBytes is 0 bytes: want 1048576 bytes (1 MiB) to 1152921504606846976 bytes (1048576 TiB), or off":      {SegmentMaxBytes: cp.Limit(0)},
 		"SpreadBy names an attribute of 0 bytes: want 1 to 255":                                                          {SpreadBy: cp.SpreadOver("")},

@@ -314,14 +314,9 @@ func (m *model) seal(c cp.SealSegment) error {
 	})
 }
 
-// storable is Validate, but for segments of any size and budgets of nothing: what was defined
-// by an earlier version is in logs and snapshots.
+// storable is Validate, but for segments of any size: what was defined by an earlier version
+// is in logs and snapshots.
 func storable(p cp.Policy) error {
-	for _, b := range []*cp.Bound{&p.MaxAge, &p.MaxBytes} {
-		if b.Setting == cp.On && b.N == 0 {
-			b.N = 1
-		}
-	}
 	if b := &p.SegmentMaxBytes; b.Setting == cp.On && b.N > 0 {
 		b.N = max(b.N, cp.MinSegmentBytes)
 	}

@@ -22,7 +22,7 @@ type Bound struct {
 	N       int64 // milliseconds or bytes; valid if On
 }
 
-// Limit is a bound of n, which may be 0 in what is stored: a budget of nothing.
+// Limit is a bound of n, which may be 0: a budget of nothing.
 func Limit(n int64) Bound { return Bound{Setting: On, N: n} }
 
 // Unlimited turns a bound off.
@@ -106,8 +106,7 @@ func (p Policy) Over(d Policy) Policy {
 }
 
 // bounds are the limits of a policy, and what each may be. MaxAge and MaxBytes of 0 are
-// budgets of nothing, which who writes 0 seldom means: 0 is no limit elsewhere, and no limit
-// is off here. Segments are less small than that: each is a file with a header, two
+// budgets of nothing. Segments are less small than that: each is a file with a header, two
 // producer tables and a footer, and takes some ten durable writes in its life.
 var bounds = []struct {
 	name        string
@@ -116,8 +115,8 @@ var bounds = []struct {
 	stored      int64 // metadata that is here already may have so little
 	text        func(n int64) string
 }{
-	{"MaxAge", func(p *Policy) Bound { return p.MaxAge }, 1, MaxPolicyAge, 0, ageText},
-	{"MaxBytes", func(p *Policy) Bound { return p.MaxBytes }, 1, MaxPolicyBytes, 0, bytesText},
+	{"MaxAge", func(p *Policy) Bound { return p.MaxAge }, 0, MaxPolicyAge, 0, ageText},
+	{"MaxBytes", func(p *Policy) Bound { return p.MaxBytes }, 0, MaxPolicyBytes, 0, bytesText},
 	{"SegmentMaxAge", func(p *Policy) Bound { return p.SegmentMaxAge }, MinSegmentAge, MaxPolicyAge, MinSegmentAge, ageText},
 	{"SegmentMaxBytes", func(p *Policy) Bound { return p.SegmentMaxBytes }, MinSegmentBytes, MaxPolicyBytes, 1, bytesText},
 }

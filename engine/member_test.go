@@ -126,7 +126,7 @@ func TestL03_MemberOfAnExpiredParent(t *testing.T) {
 	now := newClock()
 	e := open(t, t.TempDir(), Options{now: now.Now})
 	b := e.Backend()
-	bound(t, e, Policy{MaxAge: Limit(1)})
+	bound(t, e, Policy{MaxAge: Limit(0)})
 	p := newProducer(t, e, ProducerOptions{Topic: "t"})
 	produce(t, p, "k", "0", "1", "2")
 	_, _, err := e.SplitRange(within(t), "t", 0)

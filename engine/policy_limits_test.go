@@ -18,12 +18,10 @@ func TestLimitsOfPolicies(t *testing.T) {
 		p    Policy
 		says string
 	}{
-		{Policy{MaxAge: Limit(-1)}, "MaxAge is -1 ms: want 1 ms to " + ages},
-		{Policy{MaxAge: Limit(0)}, "MaxAge is 0 ms: want 1 ms to " + ages},
-		{Policy{MaxBytes: Limit(0)}, "MaxBytes is 0 bytes: want 1 bytes to " + sizes},
-		{Policy{MaxAge: Limit(math.MaxInt64)}, "MaxAge is 9223372036854775807 ms: want 1 ms to " + ages},
-		{Policy{MaxBytes: Limit(-1)}, "MaxBytes is -1 bytes: want 1 bytes to " + sizes},
-		{Policy{MaxBytes: Limit(math.MaxInt64)}, "MaxBytes is 9223372036854775807 bytes: want 1 bytes to " + sizes},
+		{Policy{MaxAge: Limit(-1)}, "MaxAge is -1 ms: want 0 ms to " + ages},
+		{Policy{MaxAge: Limit(math.MaxInt64)}, "MaxAge is 9223372036854775807 ms: want 0 ms to " + ages},
+		{Policy{MaxBytes: Limit(-1)}, "MaxBytes is -1 bytes: want 0 bytes to " + sizes},
+		{Policy{MaxBytes: Limit(math.MaxInt64)}, "MaxBytes is 9223372036854775807 bytes: want 0 bytes to " + sizes},
 		{Policy{SegmentMaxAge: Limit(59_999)}, "SegmentMaxAge is 59999 ms: want 60000 ms (1m) to " + ages},
 		{Policy{SegmentMaxAge: Limit(math.MaxInt64)}, "SegmentMaxAge is 9223372036854775807 ms: want 60000 ms (1m) to " + ages},
 		{Policy{SegmentMaxBytes: Limit(1)}, "SegmentMaxBytes is 1 bytes: want 1048576 bytes (1 MiB) to " + sizes},
@@ -38,7 +36,7 @@ func TestLimitsOfPolicies(t *testing.T) {
 	if list, err := e.Policies(ctx); err != nil || len(list) > 0 {
 		t.Errorf("defined: %v, %v", list, err)
 	}
-	must(t, c.SetPolicy(ctx, "least", Policy{MaxAge: Limit(1), MaxBytes: Limit(1), SegmentMaxAge: Limit(cp.MinSegmentAge), SegmentMaxBytes: Limit(MinSegmentBytes)}))
+	must(t, c.SetPolicy(ctx, "least", Policy{MaxAge: Limit(0), MaxBytes: Limit(0), SegmentMaxAge: Limit(cp.MinSegmentAge), SegmentMaxBytes: Limit(MinSegmentBytes)}))
 	must(t, c.SetPolicy(ctx, "most", Policy{MaxAge: Limit(cp.MaxPolicyAge), MaxBytes: Limit(cp.MaxPolicyBytes), SegmentMaxAge: Limit(cp.MaxPolicyAge), SegmentMaxBytes: Limit(cp.MaxPolicyBytes)}))
 }
 

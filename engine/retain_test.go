@@ -64,7 +64,7 @@ func TestRetentionIsLookedAtWhenItMatters(t *testing.T) {
 	if n := segments(e); n < 3 {
 		t.Fatalf("%d segments", n)
 	}
-	must(t, e.SetPolicy(within(t), "none", Policy{MaxBytes: Limit(1)}))
+	must(t, e.SetPolicy(within(t), "none", Policy{MaxBytes: Limit(0)}))
 	must(t, e.BindPolicy(within(t), "t", "none"))
 	eventually(t, "a policy that is bound", func() bool { return segments(e) < 2 })
 
@@ -154,8 +154,8 @@ func TestRetentionBySize(t *testing.T) {
 	if r := retain(t, e); r.Expired != 0 {
 		t.Fatalf("%+v", r)
 	}
-	// A budget below every segment keeps nothing that is closed.
-	must(t, e.SetPolicy(within(t), "p", Policy{MaxBytes: Limit(1)}))
+	// A budget of nothing keeps nothing that is closed.
+	must(t, e.SetPolicy(within(t), "p", Policy{MaxBytes: Limit(0)}))
 	if r := retain(t, e); r.Expired != 2 {
 		t.Fatalf("%+v", r)
 	}

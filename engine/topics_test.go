@@ -78,7 +78,7 @@ func TestTopicOptions(t *testing.T) {
 		t.Errorf("%+v", d.TopicInfo)
 	}
 	is(t, e.SetPolicy(ctx, "", Policy{}), cp.ErrInvalidPolicy)
-	is(t, e.SetPolicy(ctx, "q", Policy{MaxAge: Limit(-1)}), cp.ErrInvalidPolicy, `"q"`, "MaxAge is -1 ms: want 1 ms to ")
+	is(t, e.SetPolicy(ctx, "q", Policy{MaxAge: Limit(-1)}), cp.ErrInvalidPolicy, `"q"`, "MaxAge is -1 ms: want 0 ms to ")
 	is(t, e.DeletePolicy(ctx, "p"), ErrPolicyInUse, `"p"`, "bound to it: bound")
 	is(t, e.DeletePolicy(ctx, ""), cp.ErrInvalidPolicy)
 	is(t, e.DeletePolicy(ctx, "none"), ErrNoSuchPolicy, `"none"`)

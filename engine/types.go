@@ -121,8 +121,8 @@ type Bound = api.Bound
 // MaxBatchBytes is the largest batch a producer makes.
 const MaxBatchBytes = api.MaxBatchBytes
 
-// Limit is a [Bound] of n milliseconds or bytes. 0 is refused: what
-// is to have no limit is [Unlimited].
+// Limit is a [Bound] of n milliseconds or bytes. 0 is a budget of nothing: what is
+// sealed goes at once. What is to have no limit is [Unlimited].
 func Limit(n int64) Bound { return api.Limit(n) }
 
 // Unlimited is a [Bound] that turns the rule off, whatever [Options].Retention says.

@@ -35,7 +35,8 @@ default; "off" turns a rule off whatever the default is.
 Policies are applied when one is set or bound, when a process opens its first producer,
 and then every minute. Retention removes closed segments, whole, the oldest of a range
 first: those closed longer ago than --max-age, and as many as bring what is closed down to
---max-bytes, which is all of it where the newest alone is larger. The open segment stays,
+--max-bytes, which is all of it where the newest alone is larger. 0 keeps nothing that is
+closed; "off" is no limit. The open segment stays,
 and is closed at --segment-max-bytes or --segment-max-age, or when its process ends. A
 limit that would remove something at once is asked about.`,
 		Example: `  ringfence topic policy set week --max-age 7d --max-bytes 10GiB
@@ -180,7 +181,7 @@ func (b *boundFlag) Set(text string) (err error) {
 		if b.isAge {
 			var age ageFlag
 			err = age.Set(text)
-			if n = time.Duration(age).Milliseconds(); err == nil && n == 0 && age > 0 { // it was not 0
+			if n = time.Duration(age).Milliseconds(); err == nil && n == 0 && age > 0 { // not a budget of nothing
 				err = fmt.Errorf("age %q: want a millisecond or more", text)
 			}
 		} else {
@@ -190,9 +191,6 @@ func (b *boundFlag) Set(text string) (err error) {
 	}
 	if err != nil {
 		return fmt.Errorf(`%w; or "off", or "inherit"`, err)
-	}
-	if n, limit := b.bound.Get(); limit && n == 0 {
-		return errors.New(`want more than 0; "off" is no limit`)
 	}
 	b.text = text
 	return nil

@@ -122,8 +122,8 @@ type Policy = cp.Policy
 // inherits. Get answers the limit, and false where there is none.
 type Bound = cp.Bound
 
-// Limit is a [Bound] of n milliseconds or bytes. 0 is refused: what
-// is to have no limit is [Unlimited].
+// Limit is a [Bound] of n milliseconds or bytes. 0 is a budget of nothing: what is
+// sealed goes at once. What is to have no limit is [Unlimited].
 func Limit(n int64) Bound { return cp.Limit(n) }
 
 // Unlimited is a [Bound] that turns the rule off, whatever the default.
