@@ -120,7 +120,11 @@ func (p *Producer) batchIn(slab []byte) *batch {
 // enqueue puts a batch behind the others. mu is held.
 func (p *Producer) enqueue(b *batch) {
 	p.closing++
-	b.number, b.due = p.closing, time.Now().Add(p.c.opts.RequestTimeout)
+	from := time.Now()
+	if p.held.After(from) { // its time begins when the quota lets it go
+		from = p.held
+	}
+	b.number, b.due = p.closing, from.Add(p.c.opts.RequestTimeout)
 	if !p.armed {
 		p.armed = true
 		p.alarm.Reset(p.c.opts.RequestTimeout)

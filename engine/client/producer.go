@@ -52,6 +52,7 @@ type Producer struct {
 	why      error         // what the last one ended with
 	known    uint64        // number of the last batch that the server has confirmed, whatever is open before it
 	slowed   time.Duration // waited because a quota was used up
+	held     time.Time     // until when it waits for that
 	alarm    *time.Timer   // runs expire
 	armed    bool          // it will
 }

@@ -144,6 +144,55 @@ func TestQuotaHoldsUpForLong(t *testing.T) {
 	})
 }
 
+// Nor does it fail what comes while it holds up, and is held up itself.
+func TestQuotaHoldsUpWhatComesMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		refused := 0
+		halted := map[uint32]bool{} // handles
+		f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
+			if h.Key != wire.KeyProduce {
+				return false
+			}
+			handle, _ := wire.ParseProduce(msg)
+			switch {
+			case halted[handle]:
+				s.fail(h, wire.CodeProducerHalted, "one before was refused")
+			case f.frames() >= refused && refused < 2:
+				refused++
+				halted[handle] = true
+				var enc wire.Encoder
+				s.put(slices.Clone(enc.Fail(h.Key, h.ID, &wire.Error{Code: wire.CodeRateLimited, Detail: "slower", RetryAfter: 8 * time.Second})))
+			default:
+				return false
+			}
+			return true
+		}
+		c := f.client(t, Options{RequestTimeout: 5 * time.Second})
+		p := producer(t, c, api.ProducerOptions{BatchBytes: 4096})
+		send := func(i int) {
+			if err := p.Append(t.Context(), rec(i), func(_ api.Placement, err error) {
+				if err != nil {
+					t.Errorf("record %d: %v", i, err)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(0)
+		time.Sleep(time.Second)
+		for i := range 300 { // some batches
+			send(1 + i)
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.values(); len(got) != 301 || refused != 2 {
+			t.Errorf("%d records, refused %d times", len(got), refused)
+		}
+	})
+}
+
 func (f *fake) frames() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

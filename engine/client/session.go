@@ -290,6 +290,7 @@ func (p *Producer) nextSession() {
 	pause := backoff(max(n, 1)-1, why)
 	if n > 0 && errors.Is(why, wire.CodeRateLimited) {
 		p.slowed += pause
+		p.held = time.Now().Add(pause)
 		for b := range p.queue.all {
 			b.due = b.due.Add(pause) // a quota holds up, and fails nothing
 		}
