@@ -172,8 +172,9 @@ func TestStoredFramesAreTheSame(t *testing.T) {
 // fillSegment stores about 4 MiB of values that say which, and closes the segment.
 func fillSegment(t testing.TB, e *Engine, topic, say string) (all []string) {
 	t.Helper()
-	p := newProducer(t, e, ProducerOptions{Topic: topic, BatchBytes: 64 << 10})
-	for i := range 1000 {
+	// Full batches: of many short ones, each in blocks of its own, the file would roll by itself.
+	p := newProducer(t, e, ProducerOptions{Topic: topic, BatchBytes: 64 << 10, Linger: patience})
+	for i := range 950 {
 		v := fmt.Sprintf("%s %d %04000d", say, i, i)
 		all = append(all, v)
 		must(t, p.Append(within(t), Record{Key: []byte("k"), Value: []byte(v)}, nil))
