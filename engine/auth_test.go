@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ import (
 type gate struct {
 	*Authenticator
 	t   *testing.T
-	now time.Duration
+	now atomic.Int64 // ns; servers look at it meanwhile
 	day time.Time
 	log syncBuffer
 }
@@ -48,13 +49,17 @@ func (s *syncBuffer) String() string {
 }
 
 func newGate(t *testing.T, e *Engine, o AuthOptions) *gate {
-	g := &gate{t: t, now: time.Hour, day: time.Now()}
+	g := &gate{t: t, day: time.Now()}
+	g.pass(time.Hour)
 	o.Log = slog.New(slog.NewTextHandler(&g.log, nil))
-	o.instant = func() time.Duration { return g.now }
+	o.instant = func() time.Duration { return time.Duration(g.now.Load()) }
 	o.wall = func() time.Time { return g.day }
 	g.Authenticator = e.Authenticator(o)
 	return g
 }
+
+// pass lets time pass.
+func (g *gate) pass(d time.Duration) { g.now.Add(int64(d)) }
 
 const rightSecret = "long enough for it"
 
@@ -153,7 +158,7 @@ func TestLockout(t *testing.T) {
 	fail := func(user string) {
 		t.Helper()
 		g.want(wire.CodeInvalidCredentials, "10.0.0.1", "password", user, "wrong")
-		g.now += attemptsEvery
+		g.pass(attemptsEvery)
 	}
 	for n, user := range map[int]string{1: "alice", 2: "nobody"} { // the same, whether there is one or not
 		for range failuresMost {
@@ -164,7 +169,7 @@ func TestLockout(t *testing.T) {
 		}
 	}
 	g.want(0, "10.0.0.2", "password", "alice", rightSecret)
-	g.now += lockFirst
+	g.pass(lockFirst)
 	g.want(0, "10.0.0.1", "password", "alice", rightSecret) // which is the end of it
 	for range failuresMost - 1 {
 		fail("alice")
@@ -228,7 +233,7 @@ func TestAttemptsOfAnAddress(t *testing.T) {
 	}
 	g.want(0, "10.0.0.2", "token", "", secret)
 	g.want(0, "", "token", "", secret)
-	g.now += attemptsEvery
+	g.pass(attemptsEvery)
 	g.want(wire.CodeInvalidCredentials, "10.0.0.1", "token", "", "wrong")
 	g.want(wire.CodeRateLimited, "10.0.0.1", "token", "", secret)
 	for n := range attemptsMost {

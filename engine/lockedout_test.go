@@ -93,7 +93,7 @@ func TestLockoutsAreTold(t *testing.T) {
 	wrong := func(from string, times int) {
 		for range times {
 			g.want(wire.CodeInvalidCredentials, from, "password", "alice", "wrong")
-			g.now += attemptsEvery
+			g.pass(attemptsEvery)
 		}
 	}
 	told := func(wrong, at int, until time.Time, from string) {
@@ -119,7 +119,7 @@ func TestLockoutsAreTold(t *testing.T) {
 	told(2*failuresMost, 2, until, "10.0.0.2")
 	g.want(0, "10.0.0.3", "password", "alice", rightSecret) // elsewhere, which changes nothing here
 	told(2*failuresMost, 2, until, "10.0.0.2")
-	g.now += lockFirst
+	g.pass(lockFirst)
 	told(2*failuresMost, 0, time.Time{}, "") // it is over, and the next one locks out for longer
 	g.want(0, "10.0.0.1", "password", "alice", rightSecret)
 	told(failuresMost, 0, time.Time{}, "")
@@ -128,6 +128,6 @@ func TestLockoutsAreTold(t *testing.T) {
 	told(0, 0, time.Time{}, "")
 	wrong("10.0.0.2", 1)
 	told(1, 0, time.Time{}, "")
-	g.now += lockForget + attemptsEvery
+	g.pass(lockForget + attemptsEvery)
 	told(0, 0, time.Time{}, "")
 }
