@@ -185,7 +185,9 @@ func (r *loadRun) oneByOne(ctx context.Context, s Sender) {
 		outcome = nil
 		err := s.Fill(ctx)
 		if err == nil {
-			err = cmp.Or(s.Send(calm, done), outcome)
+			if err = s.Send(calm, done); err == nil {
+				err = outcome // behind Send, which sets it
+			}
 		}
 		then := time.Now()
 		if err != nil {
