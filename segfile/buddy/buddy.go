@@ -108,14 +108,14 @@ func (a *Arena) fits(page, pages int) int {
 func (a *Arena) Alloc(n int) ([]byte, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.take(n, orderOf(n) >= turnOrder)
+	return a.take(n)
 }
 
 // Pack is Alloc for what may be kept for long, or is filled by the device.
 func (a *Arena) Pack(n int) ([]byte, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.take(n, false)
+	return a.takeBy(n, a.tight)
 }
 
 // Takes is how much of the arena n bytes take: the size of their block.
@@ -129,7 +129,7 @@ func (a *Arena) AllocWait(ctx context.Context, n int) ([]byte, error) {
 	}
 	a.mu.Lock()
 	if len(a.waiters) == 0 {
-		if b, ok := a.take(n, orderOf(n) >= turnOrder); ok {
+		if b, ok := a.take(n); ok {
 			a.mu.Unlock()
 			return b, nil
 		}
@@ -271,14 +271,21 @@ func (a *Arena) Check() error {
 	return nil
 }
 
-// take finds a block for n bytes, in turn or where there is the least to spare, and
-// splits it down. The caller holds mu.
-func (a *Arena) take(n int, inTurn bool) ([]byte, bool) {
-	want := orderOf(n)
-	find := a.tight
-	if inTurn {
-		find = a.nextInTurn
+// take finds a block for n bytes, in turn if it is large. The caller holds mu.
+func (a *Arena) take(n int) ([]byte, bool) {
+	if orderOf(n) < turnOrder {
+		return a.takeBy(n, a.tight)
 	}
+	b, ok := a.takeBy(n, a.nextInTurn)
+	if ok {
+		a.turn = int(address(b)-a.base)/Block + cap(b)/Block
+	}
+	return b, ok
+}
+
+// takeBy splits down the block for n bytes that find finds. The caller holds mu.
+func (a *Arena) takeBy(n int, find func(order int) (page, in int)) ([]byte, bool) {
+	want := orderOf(n)
 	page, order := find(want)
 	if page < 0 {
 		return nil, false
@@ -297,9 +304,6 @@ func (a *Arena) take(n int, inTurn bool) ([]byte, bool) {
 	a.state[page] = stateTaken | uint8(order)
 	a.inUse += Block << order
 	a.peak = max(a.peak, a.inUse)
-	if inTurn {
-		a.turn = page + 1<<order
-	}
 	off := page * Block
 	return a.mem[off : off+n : off+Block<<order], true
 }
@@ -356,8 +360,7 @@ func (a *Arena) nextBelow(want, end int) (page, order int) {
 // serve hands blocks to those who wait, in order. The caller holds mu.
 func (a *Arena) serve() {
 	for len(a.waiters) > 0 {
-		n := a.waiters[0].n
-		b, ok := a.take(n, orderOf(n) >= turnOrder)
+		b, ok := a.take(a.waiters[0].n)
 		if !ok {
 			return
 		}
