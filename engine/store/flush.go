@@ -224,10 +224,7 @@ func (f *flush) keep() {
 	if f.lent != nil || f.op.Err != nil || len(f.heads) == 0 || !f.seg.watch.tailing() {
 		return
 	}
-	f.kept = slices.Clone(f.op.Buf)
-	if len(f.op.More) > 0 {
-		f.kept = slices.Concat(append([][]byte{f.op.Buf}, f.op.More...)...)
-	}
+	f.kept = slices.Concat(append([][]byte{f.op.Buf}, f.op.More...)...)
 }
 
 // wantsAside says whether a checkpoint, or the pointer to one, should be written now.
