@@ -104,26 +104,7 @@ func refusedFrames(t *testing.T, code wire.Code, id uint64) {
 func TestQuotaHoldsUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t)
-		refused := 0
-		halted := map[uint32]bool{} // handles
-		f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
-			if h.Key != wire.KeyProduce {
-				return false
-			}
-			handle, _ := wire.ParseProduce(msg)
-			switch {
-			case halted[handle]:
-				s.fail(h, wire.CodeProducerHalted, "one before was refused")
-			case f.frames() >= refused && refused < 10:
-				refused++
-				halted[handle] = true
-				var enc wire.Encoder
-				s.put(slices.Clone(enc.Fail(h.Key, h.ID, &wire.Error{Code: wire.CodeRateLimited, Detail: "slower", RetryAfter: 8 * time.Second})))
-			default:
-				return false
-			}
-			return true
-		}
+		refused := f.holdUp(10)
 		c := f.client(t, Options{RequestTimeout: 5 * time.Second})
 		p := producer(t, c, api.ProducerOptions{BatchBytes: 4096, ID: 7})
 		for i := range 2000 {
@@ -138,8 +119,8 @@ func TestQuotaHoldsUpForLong(t *testing.T) {
 		if err := p.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.values(); len(got) != 2000 || refused != 10 || p.Slowed() < 80*time.Second {
-			t.Errorf("%d records, refused %d times, slowed down by %v", len(got), refused, p.Slowed())
+		if got := f.values(); len(got) != 2000 || *refused != 10 || p.Slowed() < 80*time.Second {
+			t.Errorf("%d records, refused %d times, slowed down by %v", len(got), *refused, p.Slowed())
 		}
 	})
 }
@@ -148,26 +129,7 @@ func TestQuotaHoldsUpForLong(t *testing.T) {
 func TestQuotaHoldsUpWhatComesMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t)
-		refused := 0
-		halted := map[uint32]bool{} // handles
-		f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
-			if h.Key != wire.KeyProduce {
-				return false
-			}
-			handle, _ := wire.ParseProduce(msg)
-			switch {
-			case halted[handle]:
-				s.fail(h, wire.CodeProducerHalted, "one before was refused")
-			case f.frames() >= refused && refused < 2:
-				refused++
-				halted[handle] = true
-				var enc wire.Encoder
-				s.put(slices.Clone(enc.Fail(h.Key, h.ID, &wire.Error{Code: wire.CodeRateLimited, Detail: "slower", RetryAfter: 8 * time.Second})))
-			default:
-				return false
-			}
-			return true
-		}
+		refused := f.holdUp(2)
 		c := f.client(t, Options{RequestTimeout: 5 * time.Second})
 		p := producer(t, c, api.ProducerOptions{BatchBytes: 4096})
 		send := func(i int) {
@@ -187,10 +149,36 @@ func TestQuotaHoldsUpWhatComesMeanwhile(t *testing.T) {
 		if err := p.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.values(); len(got) != 301 || refused != 2 {
-			t.Errorf("%d records, refused %d times", len(got), refused)
+		if got := f.values(); len(got) != 301 || *refused != 2 {
+			t.Errorf("%d records, refused %d times", len(got), *refused)
 		}
 	})
+}
+
+// holdUp has the server put frames off for a quota, for 8 s each time: the first one, and then,
+// up to so many times, the one behind each that it took. It answers how often it did.
+func (f *fake) holdUp(times int) *int {
+	refused := new(int)
+	halted := map[uint32]bool{} // handles
+	f.on = func(s *fakeConn, h wire.Head, msg, _ []byte) bool {
+		if h.Key != wire.KeyProduce {
+			return false
+		}
+		handle, _ := wire.ParseProduce(msg)
+		switch {
+		case halted[handle]:
+			s.fail(h, wire.CodeProducerHalted, "one before was refused")
+		case f.frames() >= *refused && *refused < times:
+			*refused++
+			halted[handle] = true
+			var enc wire.Encoder
+			s.put(slices.Clone(enc.Fail(h.Key, h.ID, &wire.Error{Code: wire.CodeRateLimited, Detail: "slower", RetryAfter: 8 * time.Second})))
+		default:
+			return false
+		}
+		return true
+	}
+	return refused
 }
 
 func (f *fake) frames() int {
