@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/ringfence/cp"
 	"github.com/ringfence/ringfence/fence"
+	"pgregory.net/rapid"
 )
 
 type fatal interface {
@@ -67,4 +68,16 @@ func restamped(b []byte) []byte {
 		return b
 	}
 	return binary.LittleEndian.AppendUint32(b[:n:n], crc32.Checksum(b[:n], crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// checkUntil runs a property until it has met what it is about, which a short run may miss by chance: a few
+// rounds more, and it fails if none met it.
+func checkUntil(t *testing.T, what string, met *int, property func(*rapid.T)) {
+	t.Helper()
+	for range 20 {
+		if rapid.Check(t, property); *met > 0 || t.Failed() {
+			return
+		}
+	}
+	t.Errorf("never happened: %s", what)
 }
