@@ -13,7 +13,7 @@ import (
 
 // I12: clients that come and go, half of them in the middle of things, leave nothing
 // behind: no descriptors, no mappings, no memory that is locked or pinned. All of these
-// are seen to be taken while a client is there.
+// are seen to be taken while a client is there. (F05)
 func TestI12ComingAndGoingLeavesNothing(t *testing.T) {
 	t.Run("copied", func(t *testing.T) { comeAndGo(t, server.Options{}) })
 	t.Run("written from where it lies", func(t *testing.T) { comeAndGo(t, trusting()) })

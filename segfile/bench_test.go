@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,42 @@ func BenchmarkFence(b *testing.B) {
 				b.StartTimer()
 			}
 			b.ReportMetric(float64(fenced)/float64(floor), "of-8KiB-write")
+		})
+	}
+}
+
+// C09: one durable block at a time in a file of each life. Only a file whose blocks were
+// all written before has nothing but the data to write: what a pool keeps ready is of that
+// kind, and TestCrashKeepsAcknowledged takes all three.
+func BenchmarkC09OneBlock(b *testing.B) {
+	for l := range lives {
+		b.Run(l.String(), func(b *testing.B) {
+			d := osDisk(b)
+			g := &producerModel{id: 3}
+			frame := g.frame(rand.New(rand.NewPCG(1, 1)), 1, 1024)
+			var times []time.Duration
+			for seq := uint32(1); b.Loop(); seq++ {
+				b.StopTimer()
+				w := create(b, newTestPool(b, d, l), testMeta(seq))
+				buf, heads := flush(w, w.Position(), frame)
+				b.StartTimer()
+				for range 100 {
+					record.Stamp(frame, w.NextOffset(), w.Position(), w.Meta().Salt)
+					copy(buf, frame)
+					heads[0].Base, heads[0].Durable = w.NextOffset(), w.Position()
+					start := time.Now()
+					must(b, w.File().WriteAt(buf, w.Position()))
+					times = append(times, time.Since(start))
+					w.Advance(w.Position(), int64(len(buf)), heads)
+				}
+				b.StopTimer()
+				must(b, w.Close())
+				must(b, d.Remove(Name(testMeta(seq).ID)))
+				b.StartTimer()
+			}
+			slices.Sort(times)
+			b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-us")
+			b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-us")
 		})
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Whatever a power cut keeps of flushes in flight, recovery gives back every
 // acknowledged record and none that was not sent, changes nothing, and says the
 // same when asked again; a fence of what it found, cut off at any moment, does not
-// change that. (A01, A04, A05, A09, C01)
+// change that, whatever life its file had before. (A01, A04, A05, A09, C01, C09)
 func TestCrashKeepsAcknowledged(t *testing.T) {
 	states, resumed := map[string]int{}, 0
 	for seed := range seeds(100) {

@@ -50,7 +50,7 @@ const (
 func (l life) String() string { return [...]string{"grown", "prepared", "recycled"}[l] }
 
 // newPool makes a pool whose next file has that life.
-func newTestPool(t testing.TB, d *simdisk.Disk, l life) *Pool {
+func newTestPool(t testing.TB, d disk.Disk, l life) *Pool {
 	t.Helper()
 	p, err := NewPool(d, PoolOptions{SegmentBytes: 1 << 20})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,4 +238,20 @@ func mustFill(t *testing.T, records []sequenced) []byte {
 		t.Fatal(err)
 	}
 	return frame
+}
+
+// F06: a panic below Verify is an error of the frame alone.
+func TestF06PanicIsARefusal(t *testing.T) {
+	frame := mustBuild(t, 1, 0, consecutive(1, Record{Value: []byte("v")}))
+	h, err := ParseHead(frame, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := verify(h, frame, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.FrameLen = uint32(cap(frame)) + 1 // which Check would refuse
+	if _, err := verify(h, frame, nil); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "panicked: runtime error: slice bounds out of range") {
+		t.Fatalf("a frame whose reading panics: %v", err)
+	}
 }

@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"github.com/zeebo/xxh3"
@@ -50,10 +51,15 @@ func VerifyShared(header, frame []byte, salt uint64) (Head, error) {
 	return b.Head, err
 }
 
-// verify is Verify for a frame whose checksums were checked.
-func verify(h Head, frame []byte, s *Scratch) (Batch, error) {
-	var err error
-	b := Batch{Head: h, frame: frame[:h.FrameLen:h.FrameLen]}
+// verify is Verify for a frame whose checksums were checked. No bytes are known at which it
+// panics; if some do, theirs is the frame that is refused, and everybody else goes on.
+func verify(h Head, frame []byte, s *Scratch) (b Batch, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b, err = Batch{}, corrupt(HeaderSize, fmt.Sprint("reading the payload panicked: ", r))
+		}
+	}()
+	b = Batch{Head: h, frame: frame[:h.FrameLen:h.FrameLen]}
 	b.payload = b.frame[HeaderSize:]
 	switch {
 	case h.Mark():
