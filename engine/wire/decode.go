@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"fmt"
+
 	flatbuffers "github.com/google/flatbuffers/go"
 
 	"github.com/ringfence/ringfence/engine/wire/wirefb"
@@ -64,7 +66,8 @@ func orNew[T any](p *T) *T {
 // Request verifies the message of a request and answers it unpacked, a pointer to
 // the type that the key has: *[CreateTopic] and so on. No pointer in it is nil. Strings
 // are copies; the secret of an Authenticate lies in msg. An error is an *[Error].
-func Request(key Key, msg []byte) (any, error) {
+func Request(key Key, msg []byte) (m any, err error) {
+	defer refused(key, &m, &err)
 	t, err := verified(key, 0, msg)
 	if err != nil {
 		return nil, err
@@ -76,7 +79,8 @@ func Request(key Key, msg []byte) (any, error) {
 // [Request] does. Where the request failed both results are the *[Error] that the
 // server sent. A nil message means that the bytes are no reply to such a request:
 // then the error, an *[Error] too, says why.
-func Reply(key Key, flags uint16, msg []byte) (any, error) {
+func Reply(key Key, flags uint16, msg []byte) (m any, err error) {
+	defer refused(key, &m, &err)
 	if flags == 0 {
 		return nil, &Error{Code: CodeMalformed, Detail: key.String() + ": a request where a reply is due"}
 	}
@@ -84,11 +88,19 @@ func Reply(key Key, flags uint16, msg []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := t.unpack(msg)
+	m = t.unpack(msg)
 	if failed, ok := m.(*Error); ok {
 		return failed, failed
 	}
 	return m, nil
+}
+
+// refused makes an error of a panic in a decoder. No message is known that causes one; if
+// one does, the connection that it came on is the only one that notices.
+func refused(key Key, m *any, err *error) {
+	if r := recover(); r != nil {
+		*m, *err = nil, &Error{Code: CodeInternal, Detail: fmt.Sprintf("%s: reading the message panicked: %v", key, r)}
+	}
 }
 
 // ParseProduce verifies the message of a request to store and answers the producer's

@@ -216,3 +216,23 @@ func TestCompatibility(t *testing.T) {
 		t.Errorf("laid out by other code: %v %v", m, err)
 	}
 }
+
+// F06: a panic in a decoder is an error of the message alone.
+func TestF06PanicIsARefusal(t *testing.T) {
+	x := &exchanges[KeyDeleteTopic]
+	before := *x
+	defer func() { *x = before }()
+	panics := table{"Topic", []field{text}, func([]byte) any { panic("broken decoder") }}
+	x.request, x.reply = &panics, &panics
+	msg := topicMessage("logs")
+	_, request := Request(KeyDeleteTopic, msg)
+	_, reply := Reply(KeyDeleteTopic, FlagReply, msg)
+	for _, err := range []error{request, reply} {
+		if !errors.Is(err, CodeInternal) || !strings.Contains(err.Error(), "DeleteTopic: reading the message panicked: broken decoder") {
+			t.Errorf("a message whose reading panics: %v", err)
+		}
+	}
+	if m, err := Request(KeyRollTopic, msg); err != nil || m.(*Topic).Topic != "logs" {
+		t.Errorf("another one: %v, %v", m, err)
+	}
+}
