@@ -74,33 +74,31 @@ func freeze(f *os.File, size int) error {
 	return reserve(f, size)
 }
 
-// memory is a mapping of the whole file.
+// memory is a mapping of the whole file, in the middle of room that nobody may touch.
 type memory struct {
 	bytes []byte
 	huge  bool // it lies on 2 MiB pages
+	room  unsafe.Pointer
 }
+
+// roomFor is the address space around a mapping of size bytes: what is before and behind it
+// is never mapped, so that an access that leaves it faults and meets nothing of others.
+func roomFor(size int) uintptr { return uintptr(size + 2*hugePage) }
 
 // mapMemory maps a file of whole pages on a 2 MiB boundary, so that large pages can be used, and finds
 // all pages now. With huge it asks for large ones, which take time to gather: those who
 // map the file later find them.
 func mapMemory(f *os.File, size int, huge bool) (*memory, error) {
-	room, err := unix.MmapPtr(-1, 0, nil, uintptr(size+hugePage), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	room, err := unix.MmapPtr(-1, 0, nil, roomFor(size), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("%w: map %d bytes: %w", ErrNoRoom, size, err)
 	}
-	front := -uintptr(room) & (hugePage - 1)
-	start, length := unsafe.Add(room, front), uintptr(size)
-	_, err = unix.MmapPtr(int(f.Fd()), 0, start, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	start := unsafe.Add(room, hugePage-uintptr(room)&(hugePage-1))
+	_, err = unix.MmapPtr(int(f.Fd()), 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: map %d bytes: %w", ErrNoRoom, size, err), unix.MunmapPtr(room, uintptr(size+hugePage)))
+		return nil, errors.Join(fmt.Errorf("%w: map %d bytes: %w", ErrNoRoom, size, err), unix.MunmapPtr(room, roomFor(size)))
 	}
-	if front > 0 {
-		err = unix.MunmapPtr(room, front)
-	}
-	if back := uintptr(size+hugePage) - front - length; back > 0 {
-		err = errors.Join(err, unix.MunmapPtr(unsafe.Add(start, length), back))
-	}
-	m := &memory{bytes: unsafe.Slice((*byte)(start), size)}
+	m := &memory{bytes: unsafe.Slice((*byte)(start), size), room: room}
 	for _, advice := range []int{unix.MADV_DONTFORK, unix.MADV_DONTDUMP} {
 		err = errors.Join(err, unix.Madvise(m.bytes, advice))
 	}
@@ -118,9 +116,9 @@ func (m *memory) unmap() error {
 	if m.bytes == nil {
 		return nil
 	}
-	start, length := unsafe.Pointer(unsafe.SliceData(m.bytes)), uintptr(len(m.bytes))
-	m.bytes = nil
-	return unix.MunmapPtr(start, length)
+	room, length := m.room, roomFor(len(m.bytes))
+	m.bytes, m.room = nil, nil
+	return unix.MunmapPtr(room, length)
 }
 
 func (m *memory) word8(at int) *uint64 { return (*uint64)(unsafe.Pointer(&m.bytes[at])) }

@@ -8,10 +8,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,6 +104,29 @@ func TestI01PagesAreThere(t *testing.T) {
 	}
 	if st.Blocks*512 != st.Size || st.Size != int64(h.g.Size()) {
 		t.Errorf("%d bytes of %d are there, want %d", st.Blocks*512, st.Size, h.g.Size())
+	}
+}
+
+// I03: next to the memory there is nothing that an access which leaves it could meet.
+func TestI03NothingBesideTheMemory(t *testing.T) {
+	h, g := pair(t, Options{Geometry: Geometry{ArenaBytes: 8 << 20, Slots: 256}})
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	var seen atomic.Uint32
+	faults := func(p *byte) (fault bool) {
+		defer func() { fault = recover() != nil }()
+		seen.Store(uint32(*p))
+		return false
+	}
+	for side, m := range map[string]*memory{"host": h.mem, "client": g.mem} {
+		last := len(m.bytes) - 1
+		if faults(&m.bytes[0]) || faults(&m.bytes[last]) {
+			t.Errorf("%s: the memory itself cannot be read", side)
+		}
+		for _, at := range []int{-hugePage / 2, -1, last + 1, last + hugePage/2} {
+			if !faults((*byte)(unsafe.Add(unsafe.Pointer(&m.bytes[0]), at))) {
+				t.Errorf("%s: byte %d of %d can be read", side, at, last+1)
+			}
+		}
 	}
 }
 
