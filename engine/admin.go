@@ -93,10 +93,10 @@ func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
 		}
 		if err == nil { // whoever waits for one of the locks finds the topic gone
 			for _, id := range ids {
-				e.heads.Delete(id)
+				e.held.Delete(id)
 			}
 			for _, seg := range segments {
-				e.heads.Delete(seg.ID.Range)
+				e.held.Delete(seg.ID.Range)
 			}
 		}
 		return segments, err

@@ -10,31 +10,31 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// batch is one frame on its way, with those who wait for it. Its lane's
-// producer's mu guards it, but for req and frame while the store has them.
+// batch is one frame, first being filled and then on its way, with those who wait for it.
+// The producer's mu guards it, except for req and frame while the store has them.
 type batch struct {
 	p         *Producer // set once
 	lane      *lane
 	slab      []byte // arena memory, unless onHeap
-	onHeap    bool   // to be moved to the arena before it leaves
+	onHeap    bool   // slab is Go memory: the batch moves to the arena before it leaves
 	aboard    bool   // slab is the engine's lifeboat
-	loan      *loan  // slab is memory of others (lend.go)
+	loan      *loan  // slab is somebody else's memory (lend.go)
 	build     record.Builder
 	frame     []byte      // set once finished; lies in slab
 	info      record.Head // of frame
 	calls     []call
-	waiters   atomic.Int32  // goroutines in result, and conclude; the last one out recycles
+	waiters   atomic.Int32  // goroutines in result and in conclude; the last one out recycles
 	done      chan struct{} // closed with the outcome; made when a second caller joins, or the first asks
-	over      bool          // the outcome is known
+	over      bool          // the outcome is known: place and err
 	place     Placement
 	err       error
-	head      *store.Segment // it flies to
+	head      *store.Segment // it was sent to
 	plan      frontend.Dispatch
 	isPlanned bool // plan is this batch's, made by findHead
 	age       int  // the producer's, when its first record came
 
-	// A batch that was taken apart is answered by the parts that carry its records
-	// now (reroute.go).
+	// A batch that was taken apart, because the ranges changed, is answered by the parts
+	// that carry its records now (reroute.go).
 	wholes []*batch // of a part: whose records it carries
 	parts  []*batch // of a whole: who carries its records
 	where  []partAt // of a whole: where each record is
@@ -49,8 +49,8 @@ type call struct {
 	done func(Placement, error)
 }
 
-// freshBatch returns an empty batch with memory for size bytes. mu is held, and
-// released while the arena is waited for.
+// freshBatch returns an empty batch with memory for size bytes. mu is held, and released
+// while it waits for the arena.
 func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
 	slab, ok := p.e.arena.Alloc(size)
 	if !ok {
@@ -85,8 +85,8 @@ func (b *batch) fill(slab []byte) {
 	b.build.Reset(slab, b.p.opts.ID)
 }
 
-// board moves a batch that lies on the heap to the arena, and says whether there
-// was memory for it.
+// board moves a batch from the heap to the arena, and says whether there was memory for
+// it.
 func (b *batch) board(l *lane) (bool, error) {
 	if b.frame == nil {
 		sent := l.sent
@@ -109,22 +109,14 @@ func (b *batch) move(slab []byte) {
 	b.slab, b.onHeap = slab, false
 }
 
-// finish makes the frame for the lane's next send. A frame that was refused before
-// only names another predecessor now.
+// finish makes the frame that the lane sends next. A frame that a fence refused is done
+// already, and only names another predecessor now.
 func (b *batch) finish(l *lane) error {
 	if b.frame == nil {
 		first, _ := b.build.Sequences()
-		frame, err := b.build.Finish(before(first, l.sent))
-		if err != nil {
+		if err := b.seal(before(first, l.sent)); err != nil {
 			return err
 		}
-		if frame, err = l.p.compress(b, frame); err != nil {
-			return err
-		}
-		if b.info, err = record.ParseHead(frame, 0); err != nil {
-			return err
-		}
-		b.frame = b.slab[:len(frame)] // where it lies, with the slab's capacity
 	} else {
 		b.info.PrevSeq, b.info.Base, b.info.Durable = before(b.info.FirstSeq, l.sent), 0, 0
 		if b.loan == nil { // else the store writes the header that it is given
@@ -135,8 +127,47 @@ func (b *batch) finish(l *lane) error {
 	return nil
 }
 
-// before is the predecessor that a batch names: what was sent last, but where two
-// ranges were merged, and one had gone further than the other, less.
+// seal makes the frame of the records that were added, compressed if the producer
+// compresses. prev is the sequence before them.
+func (b *batch) seal(prev uint64) error {
+	frame, err := b.build.Finish(prev)
+	if err != nil {
+		return err
+	}
+	if frame, err = b.compress(frame); err != nil {
+		return err
+	}
+	if b.info, err = record.ParseHead(frame, 0); err != nil {
+		return err
+	}
+	b.frame = b.slab[:len(frame)] // where it lies, with the slab's capacity
+	return nil
+}
+
+// compress moves the frame to memory that fits its compressed form, if the producer
+// compresses and that makes it smaller.
+func (b *batch) compress(frame []byte) ([]byte, error) {
+	p := b.p
+	if p.opts.Codec == record.None {
+		return frame, nil
+	}
+	dst, ok := p.e.arena.Alloc(len(frame))
+	if !ok {
+		return frame, nil // plain is always right
+	}
+	out, err := record.Compress(dst, frame, p.opts.Codec)
+	if err != nil || &out[0] == &frame[0] {
+		p.e.arena.Free(dst)
+		return frame, err
+	}
+	p.free(b)
+	b.slab, b.onHeap = dst, false
+	return out, nil
+}
+
+// before is the predecessor that a batch names: the last sequence that was sent, but
+// always one below the batch's own. Two ranges that were merged may differ in how far they
+// had come; then what was sent last can be beyond the batch's first.
 func before(first, sent uint64) uint64 {
 	if first == 0 {
 		return 0
@@ -161,7 +192,7 @@ func (b *batch) routing() frontend.BatchInfo {
 	return frontend.BatchInfo{MinPos: lo, MaxPos: hi, Count: uint32(b.build.Len()), Bytes: b.build.Bytes()}
 }
 
-// placeOf is the placement of the record at a place of the batch.
+// placeOf is the placement of one record, by its place in the batch, or of wholeBatch.
 func (b *batch) placeOf(at int) Placement {
 	pl := b.place
 	if at == wholeBatch {
@@ -178,7 +209,7 @@ func (b *batch) placeOf(at int) Placement {
 	if b.req.New != nil {
 		place, ok := slices.BinarySearch(b.req.New, uint32(at))
 		if !ok {
-			return Placement{Range: pl.Range, Duplicate: true, Repeats: 1} // stored before, unlike others of the batch
+			return Placement{Range: pl.Range, Duplicate: true, Repeats: 1} // this one was stored before, others were not
 		}
 		at = place
 	}
@@ -192,7 +223,7 @@ func (b *batch) placeOf(at int) Placement {
 	return pl
 }
 
-// repeats is how many records of a batch that was stored had been stored before.
+// repeats is how many records of a stored batch had been stored before.
 func (b *batch) repeats() (n uint32) {
 	switch {
 	case b.where != nil:
@@ -209,15 +240,15 @@ func (b *batch) repeats() (n uint32) {
 	return n
 }
 
-// leave is called by each waiter once it has seen the outcome, or given up, and by
-// the batch's own conclusion; the last one out recycles it. mu is held.
+// leave is called by each waiter once it has seen the outcome or given up, and by
+// conclude; the last one recycles the batch. mu is held.
 func (b *batch) leave(p *Producer) {
 	if b.waiters.Add(-1) == 0 && b.over {
 		p.recycle(b)
 	}
 }
 
-// leaveOver is leave for one who has seen done closed and does not hold mu.
+// leaveOver is leave for a waiter that has seen done closed and does not hold mu.
 func (b *batch) leaveOver(p *Producer) {
 	if b.waiters.Add(-1) == 0 {
 		p.mu.Lock()
@@ -226,10 +257,10 @@ func (b *batch) leaveOver(p *Producer) {
 	}
 }
 
-// maxSpare bounds the batches kept for use again; their slabs are not kept.
+// maxSpare bounds the batches kept for reuse; their slabs are not kept.
 const maxSpare = 64
 
-// free gives a batch's slab back, if it has one that is not the heap's.
+// free gives a batch's slab back to where it came from.
 func (p *Producer) free(b *batch) {
 	switch {
 	case b.slab == nil || b.onHeap:
@@ -243,7 +274,7 @@ func (p *Producer) free(b *batch) {
 	b.slab, b.aboard, b.loan = nil, false, nil
 }
 
-// recycle gives the memory back. mu is held.
+// recycle gives the batch's memory back and keeps the batch for reuse. mu is held.
 func (p *Producer) recycle(b *batch) {
 	p.free(b)
 	clear(b.calls)

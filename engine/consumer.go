@@ -16,9 +16,9 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Consumer reads one topic, each range in order, parents before the ranges that
-// took over their keys: records with equal keys come in the order they were
-// stored. One goroutine uses it.
+// Consumer reads one topic: each range in order, and ranges before those that took over
+// their keys. So records with equal keys come in the order in which they were stored. It is
+// not safe for concurrent use. Close it before its engine.
 type Consumer struct {
 	e     *Engine
 	opts  ConsumerOptions
@@ -27,7 +27,7 @@ type Consumer struct {
 	pos   cp.Position // every range that is not finished, with the next offset to deliver
 	marks api.Marks   // of the records before those
 	open  map[fence.RangeID]*source
-	left  *source // the last that was read to the end of its segment, or nil
+	left  *source // the last one that was read to the end of its segment, or nil
 	turn  int     // whose turn it is among the readable ranges
 	page  Page
 	ended bool
@@ -36,7 +36,7 @@ type Consumer struct {
 	generation uint64 // of the group, when the consumer was opened
 
 	frames     FramePage
-	frameBytes int  // the page is one of frames, of about so many bytes; 0: of records
+	frameBytes int  // not 0 in FetchFrames: the page is to be of frames, about so many bytes
 	stored     bool // they may be a stretch of a file
 }
 
@@ -49,7 +49,9 @@ type source struct {
 	at    int
 }
 
-// NewConsumer returns a consumer of a topic.
+// NewConsumer returns a consumer of a topic that exists. Errors: ErrNoSuchTopic,
+// ErrInvalidTopicName, ErrInvalidGroup, those of cursors, ErrClosed. A cursor or time needs
+// reading, which may fail with ErrDamaged.
 func (e *Engine) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 	if o.Member != "" {
 		return nil, about(o.Topic, -1, errors.New("members of a group read through a server: leave ConsumerOptions.Member empty, or use engine/client"))
@@ -106,8 +108,11 @@ func (c *Consumer) look(f func(*cp.State) error) error {
 	return found
 }
 
-// Poll returns the next records, at most max and all of one range, waiting until
-// there are some. When ctx ends it returns a page without records and ctx's error.
+// Poll returns the next records, at most max and all of one range, and waits until there
+// are some, or a skip to report. If ctx ends first, it returns ctx's error and a page
+// without records. The page's memory is the consumer's: it is valid until the next Poll,
+// Fetch or Close. Errors: ErrDamaged, which comes again with the next call, ErrNoSuchTopic
+// once the topic is deleted, ErrClosed.
 func (c *Consumer) Poll(ctx context.Context, max int) (Page, error) {
 	for {
 		changed := c.watch.Changed()
@@ -125,7 +130,7 @@ func (c *Consumer) Poll(ctx context.Context, max int) (Page, error) {
 	}
 }
 
-// Fetch is Poll without waiting: a page without records is CaughtUp.
+// Fetch is Poll without waiting: if there is nothing to return now, the page is CaughtUp.
 func (c *Consumer) Fetch(max int) (Page, error) {
 	if c.ended {
 		return Page{}, ErrClosed
@@ -151,7 +156,7 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 			if err != nil {
 				return Page{}, about(c.opts.Topic, int64(id.Seq), err)
 			}
-			if len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 || c.frames.File != nil || c.share != nil && len(c.share.news) > 0 {
+			if c.hasNews() {
 				return c.page, nil
 			}
 			progress = progress || moved
@@ -164,6 +169,13 @@ func (c *Consumer) Fetch(max int) (Page, error) {
 			return c.page, nil
 		}
 	}
+}
+
+// hasNews says whether there is something on the page, of records or of frames, that the
+// caller has to see.
+func (c *Consumer) hasNews() bool {
+	return len(c.page.Records) > 0 || len(c.page.Skips) > 0 || len(c.frames.Frames) > 0 || c.frames.File != nil ||
+		c.share != nil && len(c.share.news) > 0
 }
 
 // readable lists the unfinished ranges none of whose ancestors is unfinished.
@@ -186,8 +198,8 @@ func (c *Consumer) readable() ([]fence.RangeID, error) {
 	return ids, err
 }
 
-// read takes the next records of one range, or finds that it is finished. moved
-// says that another look may find more.
+// read puts the next records of one range on the page, or finds that the range is finished.
+// moved says that another call may find more.
 func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
 	src := c.open[id]
 	if src == nil {
@@ -215,7 +227,8 @@ func (c *Consumer) read(id fence.RangeID, max int) (moved bool, err error) {
 	return true, nil
 }
 
-// advance takes the source's next batch, from the next record to deliver on.
+// advance makes the source's next batch its batch, to be delivered from where the consumer
+// stands.
 func (c *Consumer) advance(src *source) error {
 	b, err := src.scan.Next()
 	if skip, ok := src.scan.Skipped(); ok {
@@ -256,7 +269,7 @@ func (c *Consumer) deliver(src *source, max int) {
 func (c *Consumer) leave(src *source) (moved bool, err error) {
 	end, closed := src.seg.Fenced()
 	if !closed || c.pos[src.id] < end.Offset {
-		return closed, nil // more will come, or has come since
+		return closed, nil // more will come, or has come meanwhile
 	}
 	src.scan.Close()
 	delete(c.open, src.id)
@@ -264,8 +277,8 @@ func (c *Consumer) leave(src *source) (moved bool, err error) {
 	return true, nil
 }
 
-// enter opens the segment that holds the range's next offset. Without one the
-// range is finished, and its children take its place, or there is nothing yet.
+// enter opens the segment that holds the range's next offset. If there is none, either the
+// range is finished and its children take its place, or there is nothing to read yet.
 func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) {
 	var segment fence.SegmentID
 	var start, end uint64
@@ -282,7 +295,7 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 			return nil
 		}
 		if s.Head(id) == nil && c.pos[id] < r.NextOffset {
-			start, found = r.NextOffset, true // all that is left of it expired
+			start, found = r.NextOffset, true // all that was left of it has expired
 		}
 		finished = r.Phase == cp.Sealed && s.Head(id) == nil
 		children = r.Children
@@ -291,42 +304,47 @@ func (c *Consumer) enter(id fence.RangeID) (src *source, moved bool, err error) 
 	if err != nil {
 		return nil, false, err
 	}
-	if found && start > c.pos[id] {
-		c.skip(Skip{Range: id.Seq, From: c.pos[id], Offsets: start - c.pos[id]}, id)
+	switch {
+	case found && start > c.pos[id]:
+		c.skip(id, start, false)
+		return nil, true, nil
+	case found && c.e.isGivenUp(segment):
+		c.skip(id, end, true)
+		return nil, true, nil
+	case found:
+		return c.scan(id, segment)
+	case finished:
+		c.finish(id, children)
 		return nil, true, nil
 	}
-	if found && c.e.isGivenUp(segment) {
-		c.skip(Skip{Range: id.Seq, From: c.pos[id], Offsets: end - c.pos[id], Damaged: true}, id)
-		return nil, true, nil
-	}
-	if finished && c.share != nil {
-		c.share.finish(id)
-		return nil, true, nil
-	}
-	if finished {
-		delete(c.pos, id)
-		delete(c.marks, id)
-		for _, child := range children {
-			if _, ok := c.pos[child]; !ok {
-				c.pos[child] = 0
-			}
-		}
-		return nil, true, nil
-	}
-	if !found {
-		return nil, false, nil
-	}
-	return c.scan(id, segment)
+	return nil, false, nil
 }
 
-// skip moves past what is not stored any more.
-func (c *Consumer) skip(s Skip, id fence.RangeID) {
-	c.page.Skips = append(c.page.Skips, s)
-	c.pos[id] = s.From + s.Offsets
+// finish puts a range's children in its place. A member of a group keeps it instead, for
+// the group to commit its end.
+func (c *Consumer) finish(id fence.RangeID, children []fence.RangeID) {
+	if c.share != nil {
+		c.share.finish(id)
+		return
+	}
+	delete(c.pos, id)
+	delete(c.marks, id)
+	for _, child := range children {
+		if _, ok := c.pos[child]; !ok {
+			c.pos[child] = 0
+		}
+	}
+}
+
+// skip moves past what is not stored any more, up to an offset, and reports it.
+func (c *Consumer) skip(id fence.RangeID, to uint64, damaged bool) {
+	from := c.pos[id]
+	c.page.Skips = append(c.page.Skips, Skip{Range: id.Seq, From: from, Offsets: to - from, Damaged: damaged})
+	c.pos[id] = to
 	delete(c.marks, id)
 }
 
-// holding is the segment that serves an offset, or the next one behind a hole.
+// holding is the segment that holds an offset or, if none does, the next one after it.
 func holding(s *cp.State, id fence.RangeID, offset uint64) *cp.Segment {
 	for seg := range s.Segments(id) {
 		if seg.Phase == cp.Active || seg.Length > 0 && offset < seg.Start+seg.Length {
@@ -360,9 +378,9 @@ func (c *Consumer) scan(id fence.RangeID, segment fence.SegmentID) (*source, boo
 	return src, true, nil
 }
 
-// missing says why a segment that the metadata lists is not in the store: it was
-// registered a moment ago, has just expired, or its file is gone. Unknown is not
-// empty.
+// missing says why a segment that the metadata lists is not in the store. Without an error
+// it was registered a moment ago or has just expired; otherwise its file is gone, which
+// must not be taken for an empty segment.
 func (e *Engine) missing(id fence.SegmentID) error {
 	for range 2 {
 		sealed := false
@@ -382,85 +400,8 @@ func (e *Engine) missing(id fence.SegmentID) error {
 	return fmt.Errorf("%w: the file of segment %s is not there", ErrDamaged, id)
 }
 
-// Cursor is the place behind the last record that was returned.
-func (c *Consumer) Cursor() string { return api.EncodeCursor(c.topic, c.pos, c.marks) }
-
-// Commit stores the place behind the last record that was returned as the group's.
-// It never moves the group back.
-func (c *Consumer) Commit(ctx context.Context) error { return c.commit(ctx, false) }
-
-// Reset makes the consumer's place the group's, also where that moves it back.
-func (c *Consumer) Reset(ctx context.Context) error { return c.commit(ctx, true) }
-
-func (c *Consumer) commit(ctx context.Context, reset bool) error {
-	if c.ended {
-		return ErrClosed
-	}
-	if c.opts.Group == "" {
-		return about(c.opts.Topic, -1, errors.New("a consumer without a group has nothing to commit: set ConsumerOptions.Group"))
-	}
-	if err := c.e.enter(ctx); err != nil {
-		return err
-	}
-	defer c.e.end()
-	part := func() cp.CommitOffset {
-		return cp.CommitOffset{Group: c.opts.Group, Topic: c.opts.Topic, Generation: c.generation, Positions: map[fence.RangeID]cp.Position{}, Reset: reset}
-	}
-	cmds, named := []cp.CommitOffset{part()}, 0
-	err := c.look(func(s *cp.State) error {
-		for _, r := range s.ActiveRanges(c.opts.Topic) {
-			p := c.positionIn(s, r)
-			if named > 0 && named+len(p) > commitSources {
-				cmds, named = append(cmds, part()), 0
-			}
-			named += len(p)
-			cmds[len(cmds)-1].Positions[r.ID] = p
-		}
-		return nil
-	})
-	if err != nil {
-		return about(c.opts.Topic, -1, err)
-	}
-	for _, cmd := range cmds { // a crash in between leaves some ranges where they were
-		if reply := c.e.command(c.opts.Topic, cmd); reply.Err != nil {
-			return about(c.opts.Topic, -1, reply.Err)
-		}
-	}
-	return nil
-}
-
-// commitSources is how many sources one command of a commit names, unless a single range
-// has more. It keeps the command of a consumer that is far behind, in a topic of many
-// ranges, below host.MaxCommand.
-const commitSources = 1 << 17
-
-// positionIn is the consumer's place as seen from one active range: what is not finished of
-// it and of those of its ancestors that can have its keys. Together the active ranges name
-// all that is not finished.
-func (c *Consumer) positionIn(s *cp.State, r *cp.Range) cp.Position {
-	unfinished := cp.Position{}
-	look := func(a *cp.Range) {
-		offset, ok := c.pos[a.ID]
-		if ok || slices.ContainsFunc(a.From, func(p fence.RangeID) bool { _, ok := unfinished[p]; return ok }) {
-			unfinished[a.ID] = offset // the start, of one that comes after what is not finished
-		}
-	}
-	first := r.ID.Seq // what is before it is finished
-	for id := range c.pos {
-		first = min(first, id.Seq)
-	}
-	for a := range s.Ancestors(r.ID, first) {
-		look(a)
-	}
-	look(r)
-	maps.DeleteFunc(unfinished, func(id fence.RangeID, _ uint64) bool {
-		a := s.Range(id)
-		return a.End <= r.Start || r.End <= a.Start || a.Phase == cp.Sealed && a.NextOffset == 0 && s.Head(id) == nil
-	})
-	return unfinished
-}
-
-// Close gives the consumer up. It commits nothing.
+// Close ends the consumer and gives its memory back. It commits nothing. Calling it again
+// does nothing.
 func (c *Consumer) Close() error {
 	if c.ended {
 		return nil

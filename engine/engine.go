@@ -62,7 +62,7 @@ type Engine struct {
 	retention chan struct{} // it is to be looked at now; holds one
 	written   sync.Once     // the first producer came
 
-	heads  sync.Map // fence.RangeID -> *sync.Mutex, see hold
+	held   sync.Map // fence.RangeID -> *sync.Mutex, see hold
 	desks  desks    // the segments that are open for appends
 	rolled sync.Map // fence.SegmentID -> *rolling, see roll
 

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 
-	"github.com/ringfence/ringfence/engine/api"
 	"github.com/ringfence/ringfence/segfile/disk"
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Frame is memory for one record frame that was built elsewhere: of the engine, filled
-// from a socket, or lent by whoever built it (Producer.Lend). It goes to the device from
-// where it lies. One goroutine uses it, until Send or Discard.
+// Frame is memory for one record frame that was built elsewhere: the engine's own, to be
+// filled from a socket, or lent by whoever built the frame (Producer.Lend). It goes to the
+// device from where it lies. It is not safe for concurrent use; it ends with Send or
+// Discard.
 type Frame struct {
 	p    *Producer
 	b    *batch
@@ -45,7 +44,7 @@ func (p *Producer) NewFrame(ctx context.Context, size int) (*Frame, error) {
 // MaxFrame is the size of the largest frame that NewFrame gives memory for.
 func (p *Producer) MaxFrame() int { return largestBatch(p.e.opts.ArenaBytes) }
 
-// Header is the frame's header, once it is filled: what Send goes by.
+// Header is the frame's header, once the frame is filled: the copy that Send goes by.
 func (f *Frame) Header() []byte {
 	if l := f.b.loan; l != nil {
 		return l.header[:]
@@ -56,7 +55,7 @@ func (f *Frame) Header() []byte {
 // Bytes is the memory to fill.
 func (f *Frame) Bytes() []byte { return f.b.slab[:f.size] }
 
-// Discard gives the memory of a frame back that was not sent.
+// Discard gives back the memory of a frame that was not sent.
 func (f *Frame) Discard() {
 	if f.b == nil {
 		return
@@ -70,17 +69,17 @@ func (f *Frame) Discard() {
 	f.b = nil
 }
 
-// Send verifies the frame and hands it over: its records are the producer's next, with
-// the sequences that it says, each higher than those sent before. One of the last few
-// frames may come again as it was; what else comes with lower sequences is refused with
-// record.ErrSequence, or it would be taken for a repeat whatever it says. Who sends more
-// again opens the producer again, under its ID.
-// done hears when all of them are durable, as with [Batch.Send], whose waiting it
-// shares. After an error the frame was not sent.
+// Send verifies the frame and hands it over. Its records are the producer's next, under the
+// sequences that the frame gives them, which must be higher than those sent before. Only
+// the last few frames may be sent again, unchanged; any other frame with lower sequences is
+// refused with record.ErrSequence, because it would be taken for a repeat whatever it
+// contains. To send more again, open the producer again under its ID.
 //
-// With lead the caller has nothing else to do: where nobody waits for the disk, Send does
-// so itself, for this frame and all that others send meanwhile, and returns when done
-// was called.
+// Send waits, and calls done, as [Batch.Send] does. After an error the frame was not sent.
+//
+// lead says that the caller has nothing else to do: if nobody else is waiting for the disk,
+// Send does so itself, for this frame and for all that others send meanwhile, and returns
+// after done was called.
 func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)) error {
 	if f.b == nil {
 		return ErrBatchSent
@@ -111,11 +110,11 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 	p.pending[p.age] += int(head.Count)
 	b.calls = append(b.calls, call{at: wholeBatch, done: done})
 	if !lead {
-		p.dispatch(b, nil)
+		p.enqueue(b, nil)
 		return nil
 	}
-	b.waiters.Add(1) // it is not used again before leave
-	if p.dispatch(b, b) {
+	b.waiters.Add(1) // keeps b from being recycled before leave
+	if p.enqueue(b, b) {
 		to := b.head
 		p.mu.Unlock()
 		to.Drive(&b.req)
@@ -125,11 +124,11 @@ func (f *Frame) Send(ctx context.Context, lead bool, done func(Placement, error)
 	return nil
 }
 
-// sentFrame is a frame that Send took, for finding out whether it comes again.
+// sentFrame identifies a frame that Send took, to recognise it if it comes again.
 type sentFrame struct{ first, last, hash uint64 }
 
-// follows says whether a frame is behind all that was sent, or one of the last again. mu is
-// held.
+// follows says whether a frame's sequences are above all that were sent, or it is one of
+// the last frames again. mu is held.
 func (p *Producer) follows(h *record.Head) bool {
 	f := sentFrame{h.FirstSeq, h.LastSeq, h.Hash}
 	if h.FirstSeq <= p.seq {
@@ -154,8 +153,7 @@ func (f *Frame) verify(ctx context.Context) (record.Head, error) {
 	return f.p.e.verify(f.Bytes())
 }
 
-// copy takes a lent frame into memory of the engine, which it waits for, and ends the
-// loan.
+// copy moves a lent frame to memory of the engine, for which it waits, and ends the loan.
 func (f *Frame) copy(ctx context.Context) error {
 	own, err := f.p.NewFrame(ctx, f.size)
 	if err != nil {
@@ -168,8 +166,8 @@ func (f *Frame) copy(ctx context.Context) error {
 	return nil
 }
 
-// verify verifies a foreign frame. Decompressed it may be a thousand times as long, so no
-// more are looked at at a time than there are processors, in memory that is used again.
+// verify verifies a foreign frame. Decompressed it may be a thousand times as long; so at
+// most one per processor is verified at a time, in memory that is reused.
 func (e *Engine) verify(frame []byte) (record.Head, error) {
 	s := <-e.scratches
 	defer func() { e.scratches <- s }()
@@ -213,100 +211,6 @@ func (p *Producer) room(ctx context.Context, pos uint32) error {
 		}
 		if err := p.wait(ctx); err != nil {
 			return about(p.name, -1, err)
-		}
-	}
-}
-
-// FramePage is a page of stored frames of [ConsumerOptions.Topic]: verified copies of
-// them, or where they lie in a file.
-type FramePage struct {
-	Range uint32
-	// First and Next are the offsets of the first record to take from the frames and of
-	// the one behind the last. The frames may begin before.
-	First, Next uint64
-	Mark        uint32 // of the records, for cursors
-	Skips       []Skip
-	CaughtUp    bool     // there was nothing more
-	Finished    []uint32 // ranges of a member that are read to their ends for good, from this page on
-	Frames      []byte   // whole frames without salt, one after another; valid until the next call
-
-	// In place of Frames: Length bytes of File from Position on, as they are stored. The
-	// first frame begins there and the last ends with them; zeros lie between frames, up
-	// to the next multiple of record.FrameAlign behind Position or a later one, less than
-	// a disk.Block of them. Their heads were parsed with Salt, and nothing else of them
-	// was looked at. The receiver closes File; the bytes stay what they are until the
-	// consumer's next call, or its Close.
-	File             *os.File
-	Position, Length int64
-	Salt             uint64
-	// Give says whether a descriptor of File may be given to another process that may read
-	// the topic, for good: it holds nothing but one segment of it, and ever will. It may
-	// be called as long as the bytes stay what they are.
-	Give func() bool
-}
-
-// FetchFrames is [Consumer.Fetch] for those who pass frames on: about maxBytes of them,
-// and one at least where there is one. With stored they may come as they lie in a file,
-// where their segment is closed and they are worth it.
-//
-// It is for the other packages of this module alone.
-func (c *Consumer) FetchFrames(maxBytes int, stored bool) (FramePage, error) {
-	c.frames = FramePage{Frames: c.frames.Frames[:0]}
-	c.frameBytes, c.stored = max(maxBytes, 1), stored
-	page, err := c.Fetch(1)
-	c.frameBytes = 0
-	c.frames.Skips, c.frames.CaughtUp = page.Skips, page.CaughtUp
-	if c.share != nil && err == nil {
-		c.frames.Finished, c.share.news = c.share.news, nil
-	}
-	return c.frames, err
-}
-
-// rest gives back memory between two pages, whose frames were copied: clients may take
-// their time, and there may be many.
-func (c *Consumer) rest() {
-	for _, src := range c.open {
-		if src.batch == nil {
-			src.scan.Rest()
-		}
-	}
-}
-
-// stretch makes frames of the source's file the page, if it can.
-func (c *Consumer) stretch(src *source) bool {
-	if !c.stored || src.batch != nil {
-		return false
-	}
-	st, ok := src.scan.Stretch(int64(c.frameBytes))
-	if !ok {
-		return false
-	}
-	p, salt := &c.frames, src.seg.Meta().Salt
-	p.Range, p.First, p.Next, p.Mark, p.Salt = src.id.Seq, c.pos[src.id], st.Next, api.MarkOf(salt), salt
-	p.File, p.Position, p.Length, p.Give = st.File, st.Position, st.Length, st.Give
-	c.pos[src.id], c.marks[src.id] = p.Next, p.Mark
-	return true
-}
-
-// gather puts the source's batch on the page of frames, and those behind it that can
-// be had and fit. Skips between them are on the page too.
-func (c *Consumer) gather(src *source) {
-	p := &c.frames
-	p.Range, p.First, p.Mark = src.id.Seq, src.batch.Head.Base+uint64(src.at), api.MarkOf(src.seg.Meta().Salt)
-	for {
-		at, h := len(p.Frames), &src.batch.Head
-		p.Frames = append(p.Frames, src.batch.Frame()...)
-		sent := *h
-		sent.Flags = 0 // whether it was lent matters where it lies
-		sent.Put(p.Frames[at:], 0)
-		p.Next = h.Next()
-		c.pos[src.id], c.marks[src.id] = p.Next, p.Mark
-		src.batch = nil
-		if len(p.Frames) >= c.frameBytes || c.advance(src) != nil {
-			return // what is wrong is met again by the next page
-		}
-		if len(p.Frames)+len(src.batch.Frame()) > c.frameBytes {
-			return
 		}
 	}
 }

@@ -9,15 +9,15 @@ import (
 
 	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/fence"
-	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// A lane is a producer's way into one range. Records gather in its open batch;
-// closed batches wait, fly and are answered in order. The producer's mu guards it.
+// A lane is a producer's way into one range. Records gather in its open batch. Closed
+// batches wait, are in flight once the store has them, and are answered, all in order.
+// The producer's mu guards it.
 //
-// A lane sends only to the write head it knows. When that is fenced, or there is
-// none yet, one goroutine finds or opens the next (head.go) and the lane holds
-// still meanwhile; what the fence refused goes first afterwards, in order.
+// A lane sends only to the write head it knows. When that is fenced, or there is none
+// yet, the lane stops sending until one goroutine has found or opened the next
+// (findhead.go, head.go). Then the batches that the fence refused go first, in order.
 type lane struct {
 	p           *Producer
 	id          fence.RangeID
@@ -25,19 +25,19 @@ type lane struct {
 
 	open    *batch   // being filled
 	waiting []*batch // closed, not yet handed to the store; a few at most
-	flying  int      // handed to the store, not answered
+	flying  int      // batches in flight: handed to the store, not answered
 	back    []*batch // refused by a fence, in order
 	head    *store.Segment
 	failed  *store.Segment // the head before, after a storage error
-	sent    uint64         // the range's last sequence once all that flies has landed
+	sent    uint64         // the range's last sequence once all that is in flight has landed
 	landed  uint64         // the last sequence that did land
-	size    int64          // how long the head's file was when the frontend was told last
+	size    int64          // length of the head's file when the frontend was last told
 
 	sending   bool // somebody is in send
 	finding   bool // a goroutine is in findHead or findMemory
-	broken    bool // a batch failed: what flies behind it may too, and nothing follows until all has landed
+	broken    bool // a batch failed, and those in flight behind it may too: nothing is sent until all have landed
 	crowd     int  // callers who waited for the last batch
-	gathering bool // somebody lets others join the open batch, and then closes it
+	gathering bool // somebody gives others the time to join the open batch, and then closes it
 	lingerOn  bool // a timer will close the open batch
 	retired   bool // the range is not active any more
 }
@@ -51,7 +51,7 @@ func (l *lane) closeOpen() {
 	}
 }
 
-// dropEmpty gives an open batch back that no record came to.
+// dropEmpty gives back an open batch without records.
 func (l *lane) dropEmpty() {
 	if b := l.open; b != nil && b.build.Len() == 0 {
 		l.open = nil
@@ -66,22 +66,22 @@ func (l *lane) pop() *batch {
 	return b
 }
 
-// settle closes the open batch if nothing of this lane is on its way. This is all
-// there is to group commit: what arrives while a batch flies gathers, and leaves
-// when that batch lands.
+// settle closes the open batch if nothing of this lane is under way. This is all there
+// is to group commit: what arrives while a batch is in flight gathers, and leaves when
+// that batch lands.
 func (l *lane) settle() {
 	if l.free() {
 		l.closeOpen()
 	}
 }
 
-// free says whether nothing of the lane is on its way.
+// free says whether nothing of the lane is under way.
 func (l *lane) free() bool {
 	return l.flying == 0 && len(l.waiting) == 0 && len(l.back) == 0 && !l.finding
 }
 
-// gather lets others run until so many callers have joined the open batch, or each of
-// them had a turn. mu is held, and released meanwhile.
+// gather lets other goroutines run until that many callers have joined the open batch,
+// or each has had a turn. mu is held, and released meanwhile.
 func (l *lane) gather(callers int) {
 	l.gathering = true
 	for range callers {
@@ -95,82 +95,101 @@ func (l *lane) gather(callers int) {
 	l.gathering = false
 }
 
-// send hands waiting batches to the store while the window allows. It is entered
-// and left with mu held and released around the store's work; one goroutine at a
-// time is in it. mine, if not nil, is the batch that the caller is going to wait for
-// if it was handed over here, which is the answer: then nobody else reaps for it.
+// send hands waiting batches to the store, as many as MaxInFlight allows. mu is held, and
+// released around the store's work; one goroutine at a time does this. mine may be nil;
+// otherwise it is a batch whose caller will wait for it in the store, and reap there, if
+// send reports that it handed mine over.
 func (l *lane) send(mine *batch) (handed bool) { return l.hand(mine, false) }
 
-// hand is send, which may be answering: then it runs in the store's answer to a batch.
+// hand is send. answering says that it runs inside the store's answer to a batch.
 func (l *lane) hand(mine *batch, answering bool) (handed bool) {
 	if l.sending {
 		return false
 	}
 	l.sending = true
-	p := l.p
-	for l.flying < p.opts.MaxInFlight && len(l.back) == 0 && len(l.waiting) > 0 && !l.finding && !l.broken {
-		if p.halted != nil {
-			l.failAll(p.halted)
+	for l.flying < l.p.opts.MaxInFlight && len(l.back) == 0 && len(l.waiting) > 0 && !l.finding && !l.broken {
+		b, err := l.next()
+		if b == nil {
 			break
 		}
-		if l.head == nil || l.retired {
-			l.find()
-			break
-		}
-		b := l.waiting[0]
-		if b.onHeap {
-			ok, err := b.board(l)
-			if err != nil {
-				p.conclude(l.pop(), Placement{}, err)
-				continue
-			}
-			if !ok {
-				l.findMemory()
-				break
-			}
-		}
-		if !b.isPlanned {
-			plan, ok := p.e.front.TryPlanIn(p.topic, b.routing())
-			if !ok || plan.Segment != l.head.ID() {
-				l.find()
-				break
-			}
-			b.plan = plan
-		}
-		b.isPlanned = false
-		l.pop()
 		before := l.sent
-		if err := b.finish(l); err != nil {
-			p.conclude(b, Placement{}, err)
-			continue
-		}
-		l.flying++
-		b.head = l.head
-		b.req.Frame, b.req.Lead, b.req.Foreign, b.req.Answering = b.frame, b == mine, b.loan != nil, answering
-		if b.req.Foreign {
-			b.req.Head = b.info
-		}
-		roll := b.plan.Roll
-		p.mu.Unlock()
-		err := b.head.Append(&b.req) // b may have landed, and be another one, when it returns
-		p.mu.Lock()
-		if roll {
-			p.e.owed() // behind the batch that made it due
-		}
-		if err == nil && b == mine {
-			handed = true
+		if err == nil {
+			err = b.finish(l)
 		}
 		if err != nil {
+			l.p.conclude(b, Placement{}, err)
+			continue
+		}
+		switch err := l.launch(b, b == mine, answering); {
+		case err != nil:
 			l.flying--
-			l.sent = before // nothing of b is on its way
+			l.sent = before // nothing of b is in flight
 			l.answer(b, err)
+		case b == mine:
+			handed = true
 		}
 	}
 	l.sending = false
 	return handed
 }
 
-// landed is the store's answer to a batch.
+// next takes the first waiting batch, planned for the lane's write head and in memory
+// that the disk can be given; with an error it is to be answered instead. It returns nil
+// if no batch can leave now, after it has asked for what is missing. mu is held.
+func (l *lane) next() (*batch, error) {
+	p := l.p
+	switch {
+	case p.halted != nil:
+		l.failAll(p.halted)
+		return nil, nil
+	case l.head == nil || l.retired:
+		l.find()
+		return nil, nil
+	}
+	b := l.waiting[0]
+	if b.onHeap {
+		switch ok, err := b.board(l); {
+		case err != nil:
+			return l.pop(), err
+		case !ok:
+			l.findMemory()
+			return nil, nil
+		}
+	}
+	if !b.isPlanned {
+		plan, ok := p.e.front.TryPlanIn(p.topic, b.routing())
+		if !ok || plan.Segment != l.head.ID() {
+			l.find()
+			return nil, nil
+		}
+		b.plan = plan
+	}
+	b.isPlanned = false
+	return l.pop(), nil
+}
+
+// launch hands a finished batch to the write head's store. lead says that the caller will
+// wait for it in the store, and reaps meanwhile. mu is held, and released around the
+// store's work: b may have landed, and be another batch, when launch returns nil.
+func (l *lane) launch(b *batch, lead, answering bool) error {
+	p := l.p
+	l.flying++
+	b.head = l.head
+	b.req.Frame, b.req.Lead, b.req.Foreign, b.req.Answering = b.frame, lead, b.loan != nil, answering
+	if b.req.Foreign {
+		b.req.Head = b.info
+	}
+	roll := b.plan.Roll
+	p.mu.Unlock()
+	err := b.head.Append(&b.req)
+	p.mu.Lock()
+	if roll {
+		p.e.owed() // behind the batch that made it due
+	}
+	return err
+}
+
+// landed is called by the store with the outcome of a batch.
 func (p *Producer) landed(b *batch) {
 	p.mu.Lock()
 	l := b.lane
@@ -178,9 +197,9 @@ func (p *Producer) landed(b *batch) {
 	if b.req.Err == nil {
 		l.hand(nil, true) // before anything else: the device waits for what waits here
 	}
-	// Those that are answered now are likely to come again at once: with them the next
-	// flush carries all, without them it would leave with a straggler and make them
-	// wait for it.
+	// The callers that are answered now are likely to send again at once. If the next
+	// flush waits for them, it carries them all; if not, it would leave with the first
+	// one alone, and the others would wait until it lands.
 	callers := int(b.waiters.Load())
 	again := callers > 1 && l.flying == 0
 	if again && l.open != nil {
@@ -210,11 +229,11 @@ func (l *lane) answer(b *batch, err error) {
 		}
 		p.conclude(b, Placement{Range: l.id.Seq, First: b.req.First, Last: b.req.Last, Duplicate: b.req.Duplicate}, nil)
 	case sealed:
-		// Fenced between plan and append: nothing of it was stored. It goes again, to
-		// the successor, behind those that flew before it.
+		// Fenced between plan and append: nothing of it was stored. It is sent again, to
+		// the successor, behind those that were sent before it.
 		l.back = append(l.back, b)
 	case errors.Is(err, store.ErrStorage):
-		l.head = nil // this copy takes no more: fence it, go on in a successor
+		l.head = nil // this copy takes no more: fence it and go on in a successor
 		l.failed = b.head
 		fallthrough
 	default:
@@ -235,11 +254,11 @@ func (l *lane) answer(b *batch, err error) {
 	}
 }
 
-// sizeStep is how much longer a file gets until the frontend hears of it.
+// sizeStep is how much a file grows before the frontend is told again.
 const sizeStep = 256 << 10
 
-// tellSize tells the frontend how long the file is that b was written to: rolls go by that,
-// and records that are flushed alone take a block each.
+// tellSize tells the frontend how long b's file is. Rolls go by the file's length, which
+// can be far more than its records: those that are flushed alone take a block each.
 func (l *lane) tellSize(b *batch) {
 	size := b.head.Position()
 	if size >= l.size && size < l.size+sizeStep {
@@ -251,7 +270,7 @@ func (l *lane) tellSize(b *batch) {
 	}
 }
 
-// putBack makes the refused batches the first to go. Their frames name their
+// putBack makes the refused batches the first to go. Their frames will name their
 // predecessors anew.
 func (l *lane) putBack() {
 	l.sent = l.landed
@@ -262,10 +281,10 @@ func (l *lane) putBack() {
 	l.back = nil
 }
 
-// conclude tells everybody who waits for b. mu is held, and released around what
-// they hear, which comes in the order of the lane.
+// conclude tells everybody who waits for b its outcome, in the order of the lane. mu is
+// held, and released while they are told.
 func (p *Producer) conclude(b *batch, place Placement, err error) {
-	b.waiters.Add(1) // keeps it until all here is done, also while mu is released
+	b.waiters.Add(1) // keeps b from being recycled while mu is released
 	if err != nil {
 		p.halt(err)
 	}
@@ -280,10 +299,10 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 		done := b.done
 		p.mu.Unlock()
 		if b.loan != nil {
-			p.free(b) // before its owner hears
+			p.free(b) // before its owner is told
 		}
 		if done != nil {
-			close(done) // those who wake up would meet at mu
+			close(done) // without mu, which those who wake up need
 		}
 		for i := range b.calls {
 			b.calls[i].done(b.placeOf(b.calls[i].at), b.err)
@@ -293,27 +312,6 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 	b.leave(p)
 	p.pending[age] -= n
 	p.changed.Broadcast()
-}
-
-// compress replaces the batch's frame by a compressed one in memory of its own, if
-// the producer compresses.
-func (p *Producer) compress(b *batch, frame []byte) ([]byte, error) {
-	if p.opts.Codec == record.None {
-		return frame, nil
-	}
-	arena := p.e.arena
-	dst, ok := arena.Alloc(len(frame))
-	if !ok {
-		return frame, nil // plain is always right
-	}
-	out, err := record.Compress(dst, frame, p.opts.Codec)
-	if err != nil || &out[0] == &frame[0] {
-		arena.Free(dst)
-		return frame, err
-	}
-	p.free(b)
-	b.slab, b.onHeap = dst, false
-	return out, nil
 }
 
 // linger closes the open batch after the producer's Linger.

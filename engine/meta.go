@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,12 +95,7 @@ func (e *Engine) topics() ([]*cp.Topic, error) {
 			return nil, err // some are not all
 		}
 	}
-	slices.SortFunc(list, func(a, b *cp.Topic) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(list, func(a, b *cp.Topic) int { return cmp.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
@@ -135,9 +131,8 @@ func (e *Engine) rangeOf(topic string, seq uint32) (fence.RangeID, error) {
 	return fence.RangeID{Topic: t.ID(), Seq: seq}, nil
 }
 
-// hold keeps everybody else from opening a write head in the ranges until the
-// answer is called. Ranges are taken in order, so that two holders never wait for
-// each other.
+// hold keeps everybody else from opening a write head in the ranges until release is
+// called. Ranges are locked in order, so that two holders never wait for each other.
 func (e *Engine) hold(ids ...fence.RangeID) (release func()) {
 	slices.SortFunc(ids, fence.RangeID.Compare)
 	locks := make([]*sync.Mutex, len(ids))
@@ -153,6 +148,6 @@ func (e *Engine) hold(ids ...fence.RangeID) (release func()) {
 }
 
 func (e *Engine) lockOf(id fence.RangeID) *sync.Mutex {
-	m, _ := e.heads.LoadOrStore(id, &sync.Mutex{})
+	m, _ := e.held.LoadOrStore(id, &sync.Mutex{})
 	return m.(*sync.Mutex)
 }

@@ -33,18 +33,14 @@ func producerDefaults(o ProducerOptions, arena int) (ProducerOptions, error) {
 	return o, nil
 }
 
-const (
-	minBatch = 4 << 10
-)
+const minBatch = 4 << 10
 
 // largestBatch is the largest batch that an arena serves.
 func largestBatch(arena int) int { return min(MaxBatchBytes, arena/4) }
 
-// Producer sends records to one topic. Any number of goroutines may share it;
-// records with equal keys keep the order in which Produce or Append took them.
-//
-// What it owns: one open batch per range, in the engine's arena. No goroutine
-// belongs to it but one per range while that range's write head is looked for.
+// Producer sends records to one topic. It is safe for concurrent use; records with equal
+// keys keep the order in which the calls of Produce, Append and [Batch.Send] took them.
+// It holds one open batch per range in the engine's arena. Close it after use.
 type Producer struct {
 	e     *Engine
 	opts  ProducerOptions
@@ -60,22 +56,24 @@ type Producer struct {
 	pending [2]int     // records taken and not answered, by the age of their batches
 	age     int        // of new batches: 0 or 1, turned over by Flush
 	flushes bool       // somebody is in Flush
-	moving  bool       // the ranges changed and what the lanes hold is being routed anew
-	changed *sync.Cond // moving ended, or pending fell to 0
+	moving  bool       // the ranges changed, and what the lanes hold is being routed anew
+	changed *sync.Cond // signalled for moving, closed, flushes, pending and the lanes' queues
 	spare   []*batch
 	closed  bool  // no record is taken any more
-	named   bool  // the ID was given: a later run tells by it what is stored
-	halted  error // a record of a named one failed, or it was stopped: nothing goes out any more
+	named   bool  // the caller chose the ID: a later run recognises by it what is stored
+	halted  error // a record of a named producer failed, or it was stopped: nothing is sent any more
 	tasks   sync.WaitGroup
 
 	ctx    context.Context // ends when Close gives up what is not stored yet
 	cancel context.CancelFunc
 }
 
-// ID is what recognises this producer's repeats.
+// ID is the number by which this producer's repeats are recognised: that of the options,
+// or the one that was drawn.
 func (p *Producer) ID() uint64 { return p.opts.ID }
 
-// NewProducer returns a producer for one topic.
+// NewProducer returns a producer for a topic that exists. Errors: ErrNoSuchTopic,
+// ErrInvalidTopicName, ErrClosed, or what is wrong with the options.
 func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -109,9 +107,10 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 	return p, nil
 }
 
-// Produce stores one record and returns when it is durable. When ctx ends first,
-// the record may still be stored. A caller that drives the disk for others returns
-// only when the disk answers.
+// Produce stores one record and returns when it is durable. What r points to is copied.
+// If ctx ends first, Produce returns its error and the record may still be stored. A
+// caller that is driving the disk at that moment, for others as well, returns only when
+// the disk has answered.
 func (p *Producer) Produce(ctx context.Context, r Record) (Placement, error) {
 	t, err := p.take(ctx, &r, nil)
 	if err != nil {
@@ -123,22 +122,23 @@ func (p *Producer) Produce(ctx context.Context, r Record) (Placement, error) {
 	return p.result(ctx, t)
 }
 
-// taken is a record that was taken from a caller who waits.
+// taken is a record of a caller who waits for its outcome.
 type taken struct {
 	b      *batch
 	at     int
-	done   chan struct{}  // b's, where others wait as well
-	gather bool           // the caller lets others join, then sends b
-	lead   *store.Segment // the caller handed b to it, and reaps for it
+	done   chan struct{}  // b's, if others wait as well
+	gather bool           // the caller gives others the time to join, then sends b
+	lead   *store.Segment // where the caller handed b over itself, and reaps for it
 }
 
-// Append takes one record and returns; done, which may be nil, hears when it is
-// durable or failed. It blocks only while the arena has no memory for another
-// batch. done runs on an engine goroutine, in the order of the records of a range;
-// it must not block.
+// Append takes one record and returns. It blocks, until ctx ends, only while the arena has
+// no memory for another batch or MaxInFlight batches of the range are waiting already.
+// Key, Value and Headers are copied before Append returns. After an error the record was
+// not taken, and done is not called.
 //
-// What r points to, its Key, Value and Headers, is copied before Append returns, and may
-// be used again.
+// done, which may be nil, is called once, when the record is durable or has failed. Within
+// a range the calls come in the order of the records. done runs on an engine goroutine,
+// which others wait for: it must not block.
 func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, error)) error {
 	if done == nil {
 		done = func(Placement, error) {}
@@ -147,7 +147,7 @@ func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, er
 	return err
 }
 
-// push sees to it that what a lane holds leaves when it can. mu is held.
+// push sends what a lane holds as soon as it may leave. mu is held.
 func (p *Producer) push(l *lane) {
 	if p.opts.Linger > 0 {
 		l.linger()
@@ -157,8 +157,8 @@ func (p *Producer) push(l *lane) {
 	l.send(nil)
 }
 
-// take adds r to its lane's open batch. With done, the record is on its way;
-// without, the caller is counted as one who waits for the batch.
+// take adds r to its lane's open batch. If there is a done, it also sends the batch as soon
+// as it may leave; without one, the caller is counted among those who wait for the batch.
 func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, error)) (taken, error) {
 	rec := record.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: p.e.stamp(r)}
 	keyed := record.Position(rec.Key)
@@ -196,7 +196,7 @@ func (p *Producer) take(ctx context.Context, r *Record, done func(Placement, err
 			p.pending[b.age]++
 			if done != nil {
 				b.calls = append(b.calls, call{at: b.build.Len() - 1, done: done})
-				// Nobody waits for b: it may land, and be used again, as soon as it leaves.
+				// Nobody waits for b, so it may land and be reused as soon as it leaves.
 				p.push(l)
 				return taken{}, nil
 			}
@@ -239,15 +239,15 @@ func (p *Producer) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// halt notes that a record of a named producer failed. mu is held.
+// halt stops a named producer because a record failed. mu is held.
 func (p *Producer) halt(err error) {
 	if p.named && p.halted == nil {
 		p.halted = fmt.Errorf("%w: a record before was not stored; send all from the start with a new producer of the ID %d: %w", ErrHalted, p.opts.ID, err)
 	}
 }
 
-// stop has the producer take and send nothing any more: what is not handed to the
-// disk yet fails.
+// stop makes the producer take and send nothing any more: what is not handed to the disk
+// yet fails.
 func (p *Producer) stop(why error) {
 	p.mu.Lock()
 	p.closed = true
@@ -267,10 +267,10 @@ func (p *Producer) refused(err error, size int) error {
 	return about(p.name, -1, err)
 }
 
-// join counts the caller, whose record is the last of the lane's open batch, as one
-// who waits for it. A caller who finds the lane free sends the batch, at once or,
-// where several came together before, after the others had the chance to join. mu
-// is held, and released while a batch is handed over.
+// join counts the caller, whose record is the last of the lane's open batch, among those
+// who wait for it. A caller who finds the lane free sends the batch: at once, or, if
+// several callers shared the batch before, after the others had the chance to join. mu is
+// held, and released while a batch is handed over.
 func (p *Producer) join(l *lane, b *batch) taken {
 	t := taken{b: b, at: b.build.Len() - 1}
 	if b.waiters.Add(1) > 1 && b.done == nil {
@@ -292,7 +292,7 @@ func (p *Producer) join(l *lane, b *batch) taken {
 	return t
 }
 
-// depart sends b once those who are about to join it have.
+// depart sends b once those who are about to join it have done so.
 func (p *Producer) depart(b *batch) (lead *store.Segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,8 +305,8 @@ func (p *Producer) depart(b *batch) (lead *store.Segment) {
 	return lead
 }
 
-// result waits for the outcome of a record's batch. The leader waits in the store,
-// where it may do the reaping itself; the others wait for done.
+// result waits for the outcome of a record's batch. The caller that handed the batch over
+// waits in the store, where it may do the reaping itself; the others wait for done.
 func (p *Producer) result(ctx context.Context, t taken) (Placement, error) {
 	b := t.b
 	if t.done == nil {
@@ -344,8 +344,9 @@ func (p *Producer) result(ctx context.Context, t taken) (Placement, error) {
 	return place, err
 }
 
-// Flush returns when everything taken before is answered. What is taken meanwhile
-// does not keep it.
+// Flush sends what is gathered and returns when every record taken before the call is
+// answered, stored or not. Records taken meanwhile do not hold it up. An error is that of
+// ctx; how each record fared is told to its own caller.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -359,8 +360,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 		p.flushes = false
 		p.changed.Broadcast()
 	}()
-	// Records of two ages may be on their way. First those of the other age go; then
-	// it is the age of what comes from now on, and the rest go.
+	// Records of two ages may be on their way. First wait for those of the other age,
+	// which then becomes the age of what comes from now on; then for the rest.
 	for range p.pending {
 		for _, l := range slices.Clone(p.lanes) {
 			l.closeOpen()
@@ -396,8 +397,8 @@ func (p *Producer) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close takes no more records, flushes and gives the producer up. When ctx ends
-// first, what is not handed to the disk yet fails with ErrClosed.
+// Close takes no more records, flushes and ends the producer. If ctx ends first, what is
+// not handed to the disk yet fails with ErrClosed, and Close returns ctx's error.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true

@@ -2,151 +2,24 @@ package engine
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/ringfence/ringfence/cp"
-	"github.com/ringfence/ringfence/engine/frontend"
-	"github.com/ringfence/ringfence/engine/store"
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-const (
-	// headPatience is how long a lane looks for a write head before what waits fails.
-	headPatience = 10 * time.Second
-	headPause    = 5 * time.Millisecond // between two looks; doubles up to a second
-)
-
-// find makes a goroutine find the lane's write head. mu is held.
-func (l *lane) find() {
-	if l.finding {
-		return
-	}
-	if l.p.ctx.Err() != nil {
-		l.failAll(ErrClosed) // given up; nobody waits for tasks any more
-		return
-	}
-	l.finding = true
-	l.p.tasks.Go(l.findHead)
-}
-
-// findMemory makes a goroutine wait for the lifeboat, for the lane's first batch to
-// leave in, and send on. mu is held.
-func (l *lane) findMemory() {
-	l.finding = true
-	p := l.p
-	p.tasks.Go(func() {
-		var slab []byte
-		select {
-		case slab = <-p.e.lifeboat:
-		case <-p.ctx.Done():
-		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		l.finding = false
-		switch {
-		case slab == nil:
-			l.failAll(ErrClosed)
-		case len(l.waiting) > 0 && l.waiting[0].onHeap && l.waiting[0].frame != nil:
-			l.waiting[0].move(slab)
-			l.waiting[0].aboard = true
-		default:
-			p.e.lifeboat <- slab // the ranges changed meanwhile
-		}
-		l.settle()
-		l.send(nil)
-		p.changed.Broadcast()
-	})
-}
-
-// findHead fences what is left of the last head, opens or adopts the next one and
-// sends on. If the range is no longer there, the producer routes anew. It owns
-// l.finding.
-func (l *lane) findHead() {
-	p := l.p
-	ctx, cancel := context.WithTimeout(p.ctx, headPatience)
-	defer cancel()
-	pause := headPause
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for {
-		for l.flying > 0 {
-			p.changed.Wait() // every batch that flies is answered
-		}
-		l.putBack()
-		if len(l.waiting) == 0 {
-			l.closeOpen()
-		}
-		if len(l.waiting) == 0 {
-			break
-		}
-		if l.retired {
-			p.reroute()
-			break
-		}
-		b := l.waiting[0]
-		info, old := b.routing(), l.head
-		if l.failed != nil {
-			old = l.failed
-		}
-		p.mu.Unlock()
-		head, plan, err := p.e.nextHead(ctx, p.topic, l.id, info, old)
-		p.mu.Lock()
-		if err == nil && plan.Range == l.id {
-			l.head, l.failed = head, nil
-			if len(l.waiting) > 0 && l.waiting[0] == b { // or the ranges changed
-				b.plan, b.isPlanned = plan, true
-			}
-			break
-		}
-		if err == nil || moved(err) {
-			p.reroute()
-			break
-		}
-		if p.ctx.Err() != nil {
-			err = ErrClosed
-		}
-		if !frontend.Retryable(err) && !errors.Is(err, store.ErrOverloaded) || ctx.Err() != nil {
-			l.failAll(err)
-			break
-		}
-		p.mu.Unlock()
-		time.Sleep(pause)
-		pause = min(2*pause, time.Second)
-		p.mu.Lock()
-	}
-	l.finding = false
-	l.settle()
-	l.send(nil)
-	p.changed.Broadcast()
-}
-
-// moved says that the range was split, merged or sealed.
-func moved(err error) bool {
-	return errors.Is(err, frontend.ErrStraddles) || errors.Is(err, cp.ErrRangeSealed) || errors.Is(err, cp.ErrNoSuchRange)
-}
-
-// failAll answers everything that waits on the lane, in order.
-func (l *lane) failAll(err error) {
-	for len(l.waiting) > 0 {
-		l.p.conclude(l.pop(), Placement{}, err)
-	}
-}
-
-// partAt is where a record of a batch went that was taken apart.
+// partAt is where a record went whose batch was taken apart.
 type partAt struct {
 	part *batch
 	at   int
 }
 
-// reroute gives what retired lanes hold to the lanes that took over their keys.
-// The records are built into new batches in the order of their sequences: a range
-// that two others were merged into has seen neither of theirs, and would take a
-// lower sequence for one that it has. Nobody adds records meanwhile, so these stay
-// in front. mu is held, and released while batches are built.
+// reroute gives what retired lanes hold to the lanes that took over their keys. The
+// records are built into new batches in the order of their sequences: to the range that
+// two others were merged into, a sequence lower than one it has already seen looks like a
+// repeat. Nobody adds records meanwhile (p.moving), so these stay in front. mu is held,
+// and released while batches are built.
 func (p *Producer) reroute() {
 	for p.moving {
 		p.changed.Wait()
@@ -188,8 +61,8 @@ func (p *Producer) reroute() {
 	}
 }
 
-// failApart fails batches that could not be taken apart whole: at once, or with
-// the parts that were built.
+// failApart fails batches after rebuild failed: at once if no part of a batch was built,
+// else together with its parts.
 func (p *Producer) failApart(held []*batch, err error) {
 	if err == nil {
 		return
@@ -203,10 +76,10 @@ func (p *Producer) failApart(held []*batch, err error) {
 	}
 }
 
-// takeAll empties a retired lane once nothing of it flies. The lanes that took over
-// its keys start without a predecessor: the range of each knows the last sequence of
-// its own slice of the keys, which may be less than the last that landed here. mu is
-// held.
+// takeAll empties a retired lane once nothing of it is in flight. The lanes that take over
+// its keys start without a predecessor: each of their ranges knows the last sequence of
+// its own slice of the keys, which may be lower than the last that landed here. mu is
+// held, and released while it waits.
 func (l *lane) takeAll() []*batch {
 	for l.flying > 0 {
 		l.p.changed.Wait()
@@ -218,7 +91,7 @@ func (l *lane) takeAll() []*batch {
 	return held
 }
 
-// loose is a record on its way from a batch taken apart to a new one.
+// loose is a record on its way from a batch that was taken apart to a new one.
 type loose struct {
 	rec   record.Record
 	seq   uint64
@@ -227,14 +100,14 @@ type loose struct {
 	at    int
 }
 
-// rebuild takes batches apart and builds their records into new ones. A batch whose
-// frame cannot be read is left out, which only a defect could cause, and fails. mu
-// is not held; nobody else has the batches.
+// rebuild takes batches apart and builds their records into new ones. It fails only if a
+// frame cannot be read, which takes a defect, or a lender that changed its memory. mu is
+// not held; nobody else has the batches.
 //
-// It waits for no memory of the arena and gives that of the old batches back:
-// several producers that do so at once would otherwise wait for each other. The new
-// batches lie on the heap until they leave. What is left then is that a batch needs
-// memory to leave which those behind it hold: it leaves in the lifeboat.
+// Its memory must not come from the arena: several producers that rebuild at once, each
+// holding old batches, would wait for each other. So it gives the memory of the old
+// batches back, and the new ones lie on the heap until they leave. Even then the first
+// batch may need memory that those behind it hold; it leaves in the lifeboat.
 func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
 	var all []loose
 	size := p.opts.BatchBytes
@@ -244,7 +117,7 @@ func (p *Producer) rebuild(held []*batch, lanes []*lane) ([]*batch, error) {
 			return nil, err
 		}
 		all = append(all, list...)
-		size = max(size, cap(b.slab)) // a record fits where it was before
+		size = max(size, cap(b.slab)) // so that every record fits where it goes
 	}
 	slices.SortStableFunc(all, func(a, b loose) int { return cmp.Compare(a.seq, b.seq) })
 	var built []*batch
@@ -292,12 +165,12 @@ func (p *Producer) partFor(l *lane, size int) *batch {
 	return b
 }
 
-// takeApart lists a batch's records with the lanes they go to, in a copy of its
-// frame: its own memory goes back.
+// takeApart lists a batch's records with the lanes they go to. They point into a copy of
+// its frame on the heap; its own memory goes back.
 func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 	if b.frame == nil {
-		// It names no predecessor, and so asks nothing of its lane, which others may
-		// be putting back batches on.
+		// Without a predecessor: that would have to be read from its lane, to which others
+		// may be putting back batches.
 		frame, err := b.build.Finish(0)
 		if err != nil {
 			return nil, err
@@ -331,8 +204,8 @@ func (p *Producer) takeApart(b *batch, lanes []*lane) ([]loose, error) {
 	return list, nil
 }
 
-// concludePart hands a part's outcome to the batches whose records it carried. An
-// error of one part is the error of all.
+// concludePart hands a part's outcome to the batches whose records it carried. If one part
+// of a batch fails, the batch fails.
 func (p *Producer) concludePart(part *batch) {
 	for _, b := range part.wholes {
 		if b.err == nil {

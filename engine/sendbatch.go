@@ -9,9 +9,9 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Batch is memory of the engine that the caller fills with records, and that goes
-// to the device from where it lies. One goroutine fills it; it is sent once. A
-// batch that is not sent must be discarded.
+// Batch is memory of the engine that the caller fills with records and that goes to the
+// device from where it lies. It is not safe for concurrent use. It can be sent once; a
+// batch that is not sent must be discarded, or its memory is not given back.
 type Batch struct {
 	p        *Producer
 	b        *batch
@@ -20,9 +20,10 @@ type Batch struct {
 	finished bool  // the inner batch has its frame: Send was tried
 }
 
-// NewBatch returns an empty batch of at most size bytes, on disk and in memory; 0
-// means the producer's BatchBytes. It waits for memory until ctx ends. Records that
-// name no time get that of this call.
+// NewBatch returns an empty batch of at most size bytes, in memory and on disk: 4 KiB to
+// [MaxBatchBytes], and at most a quarter of [Options].ArenaBytes. 0 means the producer's
+// BatchBytes. It waits for memory until ctx ends. Records without a time get the time of
+// this call.
 func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if size == 0 {
 		size = p.opts.BatchBytes
@@ -45,10 +46,13 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	return &Batch{p: p, b: b, now: p.e.millis()}, nil
 }
 
-// Len is the number of records so far.
+// Len is the number of records added so far.
 func (b *Batch) Len() int { return int(b.count) }
 
-// Add copies a record into the batch. ErrBatchFull leaves it as it was.
+// Add copies a record into the batch; what r points to may be reused afterwards. An error
+// leaves the batch as it was: ErrBatchFull if the record does not fit any more,
+// ErrRecordTooLarge if it would not fit an empty batch either, ErrBatchSent after Send or
+// Discard.
 func (b *Batch) Add(r Record) error {
 	if err := b.fillable(); err != nil {
 		return err
@@ -79,9 +83,9 @@ func (b *Batch) refused(err error) error {
 	return b.p.refused(err, len(b.b.slab))
 }
 
-// Reserve makes room for a record and returns the memory of its key and value, to
-// be filled before Commit and left alone afterwards. A length of -1 is a null key
-// or value.
+// Reserve makes room for a record and returns the memory of its key and value. Fill it,
+// call Commit, and leave it alone from then on. A length of -1 is a null key or value.
+// Without Commit the record is not part of the batch. Errors are those of Add.
 func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	if err := b.fillable(); err != nil {
 		return nil, nil, err
@@ -93,8 +97,8 @@ func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	return key, value, nil
 }
 
-// Commit adds the record that Reserve made room for. key is the memory of its key,
-// filled, or nil where that is null.
+// Commit adds the record that Reserve made room for. key is the memory of the key that
+// Reserve returned, filled, or nil if the key is null.
 func (b *Batch) Commit(key []byte) error {
 	if err := b.fillable(); err != nil {
 		return err
@@ -106,8 +110,8 @@ func (b *Batch) Commit(key []byte) error {
 	return nil
 }
 
-// next is the place of the next record, from 1 on: the sequences of the batch
-// until it is sent.
+// next numbers the next record, from 1 on: Send replaces these by the producer's
+// sequences.
 func (b *Batch) next() uint64 {
 	if b.p.opts.NotIdempotent {
 		return 0
@@ -115,7 +119,7 @@ func (b *Batch) next() uint64 {
 	return b.count + 1
 }
 
-// Discard gives the memory of a batch back that was not sent.
+// Discard gives back the memory of a batch that was not sent. After Send it does nothing.
 func (b *Batch) Discard() {
 	if b.b == nil {
 		return
@@ -126,13 +130,16 @@ func (b *Batch) Discard() {
 	b.b = nil
 }
 
-// Send hands the batch over. done, which may be nil, hears when all of its records
-// are durable, with the placement of the first and last; when they belong to more
-// than one range, they are split and the placement is that of the first record.
-// Batches and records take their order from Send, Append and Produce. It waits
-// while MaxInFlight batches of the range are waiting already.
+// Send hands the batch over and returns. It waits, until ctx ends, while MaxInFlight
+// batches of the range are waiting already. The order of records is that of the calls of
+// Send, Append and Produce.
 //
-// After an error the batch was not sent: it can be sent again, or discarded.
+// done, which may be nil, is called once, when all records of the batch are durable or,
+// with an error, when it is known that not all of them are. The placement spans the first
+// to the last record; if the records belong to more than one range, they are split and it
+// is that of the first record alone. Like the callback of Append, done runs on an engine goroutine and must not block.
+//
+// After an error the batch was not sent, and can be sent again or discarded.
 func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
 	if b.b == nil {
 		return ErrBatchSent
@@ -143,60 +150,43 @@ func (b *Batch) Send(ctx context.Context, done func(Placement, error)) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.ready(ctx); err != nil {
-		return err
-	}
 	head := inner.info
-	if !p.opts.NotIdempotent {
-		b.renumber(&head)
-	}
 	for {
-		l := p.laneOf(head.MinPos)
-		if len(l.waiting) < p.opts.MaxInFlight {
-			break
-		}
-		if err := p.wait(ctx); err != nil {
-			return about(p.name, -1, err)
-		}
 		if err := p.ready(ctx); err != nil {
 			return err
 		}
 		if !p.opts.NotIdempotent {
-			b.renumber(&head)
+			b.renumber(&head) // others may have taken sequences while it waited
+		}
+		if len(p.laneOf(head.MinPos).waiting) < p.opts.MaxInFlight {
+			break
+		}
+		if err := p.wait(ctx); err != nil {
+			return about(p.name, -1, err)
 		}
 	}
 	head.Put(inner.frame, 0)
 	p.seq = max(p.seq, head.LastSeq)
 	inner.info, inner.age = head, p.age
 	p.pending[p.age] += int(b.count)
-	if done != nil {
-		inner.calls = append(inner.calls, call{at: wholeBatch, done: done})
-	} else {
-		inner.calls = append(inner.calls, call{at: wholeBatch, done: func(Placement, error) {}})
+	if done == nil {
+		done = func(Placement, error) {}
 	}
+	inner.calls = append(inner.calls, call{at: wholeBatch, done: done})
 	b.b = nil
-	p.dispatch(inner, nil)
+	p.enqueue(inner, nil)
 	return nil
 }
 
-// finish makes the frame, compressed if the producer compresses. It takes no lock:
-// this is most of the work of a batch.
+// finish makes the frame. It takes no lock: this is most of the work of a batch.
 func (b *Batch) finish() error {
 	if b.finished {
 		return nil
 	}
-	inner := b.b
-	frame, err := inner.build.Finish(0)
-	if err != nil {
+	if err := b.b.seal(0); err != nil {
 		return err
 	}
-	if frame, err = b.p.compress(inner, frame); err != nil {
-		return err
-	}
-	if inner.info, err = record.ParseHead(frame, 0); err != nil {
-		return err
-	}
-	inner.frame, b.finished = inner.slab[:len(frame)], true
+	b.finished = true
 	return nil
 }
 
@@ -208,9 +198,9 @@ func (b *Batch) renumber(h *record.Head) {
 	h.MinPos, h.MaxPos = b.b.build.PositionsFrom(h.FirstSeq)
 }
 
-// dispatch puts a finished batch on its lane, behind what the lane holds, or cuts
-// it up over several. mine and handed are those of lane.send. mu is held.
-func (p *Producer) dispatch(b, mine *batch) (handed bool) {
+// enqueue puts a finished batch on its lane, behind what the lane holds, or cuts it up
+// over several lanes. mine and handed are those of lane.send. mu is held.
+func (p *Producer) enqueue(b, mine *batch) (handed bool) {
 	first, last := p.laneOf(b.info.MinPos), p.laneOf(b.info.MaxPos)
 	if first != last {
 		b.lane = first
@@ -223,7 +213,7 @@ func (p *Producer) dispatch(b, mine *batch) (handed bool) {
 	return first.send(mine)
 }
 
-// spread cuts a batch up over the lanes its records belong to.
+// spread cuts a batch up over the lanes that its records belong to.
 func (p *Producer) spread(b *batch) {
 	p.moving = true // nobody adds records behind it before it is in place
 	for _, l := range p.lanes {

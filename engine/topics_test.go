@@ -339,7 +339,7 @@ func TestTopicsComeAndGo(t *testing.T) {
 		must(t, e.DeleteTopic(within(t), name))
 	}
 	n := 0
-	e.heads.Range(func(any, any) bool { n++; return true })
+	e.held.Range(func(any, any) bool { n++; return true })
 	if n != 0 {
 		t.Errorf("%d locks of ranges are left", n)
 	}
