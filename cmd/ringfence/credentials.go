@@ -1,17 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/ringfence/ringfence/engine/client"
-	"golang.org/x/term"
 )
 
 // credentials fills in who this is for a server that asks: --user, or RINGFENCE_USER,
@@ -98,7 +96,7 @@ func secretLine(r io.Reader) (string, error) {
 
 // newPassword is one that a user is to get: from a file, from the terminal, which asks
 // twice and shows nothing, or else from standard input.
-func (a *app) newPassword(file, user string) (string, error) {
+func (a *app) newPassword(ctx context.Context, file, user string) (string, error) {
 	if file != "" {
 		p, err := readSecret(file)
 		if err != nil {
@@ -106,9 +104,10 @@ func (a *app) newPassword(file, user string) (string, error) {
 		}
 		return p, nil
 	}
-	in, ok := a.in.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		p, err := secretLine(bufio.NewReader(a.in))
+	if !a.typed() {
+		in := newInterruptible(ctx, a.in)
+		defer in.end()
+		p, err := secretLine(in)
 		if err != nil {
 			return "", usageError{fmt.Errorf("the new password, from standard input: %w", err)}
 		}
@@ -116,16 +115,13 @@ func (a *app) newPassword(file, user string) (string, error) {
 	}
 	var typed [2]string
 	for i, ask := range []string{"New password of " + user + ": ", "The same again: "} {
-		fmt.Fprint(a.err, ask)
-		b, err := term.ReadPassword(int(in.Fd()))
-		fmt.Fprintln(a.err)
-		if err != nil {
-			return "", fmt.Errorf("reading the password: %w", err)
+		var err error
+		if typed[i], err = a.typedSecret(ctx, ask); err != nil {
+			return "", err
 		}
-		typed[i] = string(b)
 	}
 	if typed[0] != typed[1] {
 		return "", usageError{errors.New("these were two different passwords")}
 	}
-	return strings.TrimRight(typed[0], "\r\n"), nil
+	return typed[0], nil
 }

@@ -119,7 +119,7 @@ func (a *app) groupDeleteCommand() *cobra.Command {
 				if err != nil && !errors.Is(err, engine.ErrDamaged) {
 					return err
 				}
-				if err := a.confirmGroup(yes, info.Name, fmt.Sprintf("Forget where group %s of topic %s is", info.Name, args[0])); err != nil {
+				if err := a.confirmGroup(ctx, yes, info.Name, fmt.Sprintf("Forget where group %s of topic %s is?", info.Name, args[0])); err != nil {
 					return err
 				}
 				if err := l.DeleteGroup(ctx, args[0], info.Name); err != nil {
@@ -136,11 +136,11 @@ func (a *app) groupDeleteCommand() *cobra.Command {
 }
 
 // confirmGroup asks for a group's name before something is done to it.
-func (a *app) confirmGroup(yes bool, name, what string) error {
-	if yes || a.confirm(what+"? Type the group's name: ", name) {
+func (a *app) confirmGroup(ctx context.Context, yes bool, name, what string) error {
+	if yes {
 		return nil
 	}
-	return a.declined("nothing was changed; type the group's name, or give --yes")
+	return a.ask(ctx, question{what, name, "the group's name", "changed"})
 }
 
 // groupReport is a group with --json.

@@ -71,9 +71,9 @@ func (a *app) resetGroup(ctx context.Context, l api.Log, topic, group, to string
 	}
 	r := resetReport{Before: groupJSON(topic, before)}
 	r.Skipped, r.Again = moved(before.Ranges, places)
-	what := fmt.Sprintf("Move group %s of topic %s to %s: it skips %s and reads %s again", group, topic, abridge(to),
+	what := fmt.Sprintf("Move group %s of topic %s to %s: it skips %s and reads %s again?", group, topic, abridge(to),
 		plural(r.Skipped, "record"), plural(r.Again, "record"))
-	if err := a.confirmGroup(yes, group, what); err != nil {
+	if err := a.confirmGroup(ctx, yes, group, what); err != nil {
 		return err
 	}
 	if err := c.Reset(ctx); err != nil {

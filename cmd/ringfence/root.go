@@ -28,7 +28,6 @@ type app struct {
 	json          bool
 	client        clientFlags
 
-	answered bool     // the last question
 	local    bool     // the command is about this host, and reaches no server
 	somebody bool     // logged in to a server, which may not show everything
 	files    []string // that settings name, and that may be in a data directory that is begun

@@ -85,12 +85,12 @@ func (a *app) acceptLoss(ctx context.Context, d disk.Disk, name, file string, ye
 		a.printf("%s: damaged: %s\n", file, readableText(rep))
 		a.printProblems(rep.Problems)
 		a.printHoles(rep.Holes)
-		question := fmt.Sprintf("Give up %s for good? Type yes: ", plural(records, "record"))
+		what := fmt.Sprintf("Give up %s for good?", plural(records, "record"))
 		if records == 0 {
-			question = "No record is lost. Let reads skip the damage? Type yes: "
+			what = "No record is lost. Let reads skip the damage?"
 		}
-		if !a.confirm(question, "yes") {
-			return usageError{errors.New("nothing was changed; type yes, or give --yes")}
+		if err := a.ask(ctx, sure(what)); err != nil {
+			return err
 		}
 	}
 	before := skipped(rep.Holes)
@@ -129,10 +129,12 @@ func (a *app) giveUp(ctx context.Context, file string, yes bool) error {
 		if s.GivenUp > 0 && s.Lost == s.GivenUp && s.Missing {
 			return a.report(holes, func() { a.printf("%s: already on record: the loss of %s\n", name, plural(s.GivenUp, "record")) })
 		}
-		question := fmt.Sprintf("The file is missing. Give up %s of topic %s, offsets %s of range %d, for good? Type yes: ",
+		what := fmt.Sprintf("The file is missing. Give up %s of topic %s, offsets %s of range %d, for good?",
 			plural(s.Records, "record"), topic, offsetsText(s.Start, s.Start+s.Records), id.Range.Seq)
-		if s.Missing && !yes && !a.confirm(question, "yes") {
-			return usageError{errors.New("nothing was changed; type yes, or give --yes")}
+		if s.Missing && !yes {
+			if err := a.ask(ctx, sure(what)); err != nil {
+				return err
+			}
 		}
 		skip, err := e.AcceptLoss(ctx, topic, id.Range.Seq, id.Seq)
 		if err != nil {

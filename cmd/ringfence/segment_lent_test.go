@@ -85,7 +85,7 @@ func TestDamagedLentFrame(t *testing.T) {
 	says(exitOK, "", []string{"segment", "inspect", file}, "fenced")
 	skipped := "range 0: " + n + " offsets from " + fmt.Sprint(h.Base) + " on are gone"
 	says(exitOK, "", []string{"consume", "t", "--data-dir", dir}, skipped, "their producer damaged them")
-	says(exitUsage, "no\n", []string{"segment", "accept-loss", file}, "damage    "+where, "Give up "+n+" records for good?")
+	says(exitFailed, "no\n", []string{"segment", "accept-loss", file}, "damage    "+where, "Give up "+n+" records for good?")
 	says(exitOK, "", []string{"segment", "accept-loss", file, "--yes"}, "the loss of "+n+" records is on record; reads skipped them before")
 	checkAccepted(t, file, uint64(h.Count))
 	says(exitOK, "", []string{"consume", "t", "--data-dir", dir}, skipped)

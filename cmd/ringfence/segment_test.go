@@ -131,7 +131,7 @@ func TestDamageAndAcceptedLoss(t *testing.T) {
 	if r.code != exitDamaged || !strings.Contains(r.err, filepath.Base(file)) {
 		t.Errorf("reading damage: exit %d: %s", r.code, r.err)
 	}
-	if r := ringfence(t, "no\n", "segment", "accept-loss", file); r.code != exitUsage {
+	if r := ringfence(t, "no\n", "segment", "accept-loss", file); r.code != exitFailed {
 		t.Errorf("an answer of no: exit %d: %s", r.code, r.err)
 	}
 	holes := parse[[]holeReport](t, ok(t, "", "segment", "accept-loss", file, "--yes", "--json"))

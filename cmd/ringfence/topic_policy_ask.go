@@ -108,10 +108,6 @@ func (a *app) confirmPolicy(ctx context.Context, l api.Log, yes bool, p engine.P
 	if n := len(c.topics); n > 1 {
 		of += " and " + plural(n-1, "other topic")
 	}
-	question := fmt.Sprintf("Policy %s, applied now, removes %s with %s (%s) of %s, for good: retention takes closed segments whole, also the last one. Type yes: ",
-		policy, plural(c.segments, "closed segment"), plural(c.records, "record"), bytesText(c.bytes), of)
-	if !a.confirm(question, "yes") {
-		return usageError{errors.New("nothing was changed; type yes, or give --yes")}
-	}
-	return nil
+	return a.ask(ctx, sure(fmt.Sprintf("Policy %s, applied now, removes %s with %s (%s) of %s, for good: retention takes closed segments whole, also the last one.",
+		policy, plural(c.segments, "closed segment"), plural(c.records, "record"), bytesText(c.bytes), of)))
 }

@@ -104,7 +104,7 @@ func (a *app) ownPassword(ctx context.Context, file string, without bool) error 
 	if o.User == "" {
 		return usageError{errors.New("whose password? Give the user's name, or log in to a server as the user, with --user and the old password")}
 	}
-	password, err := a.newPassword(file, o.User)
+	password, err := a.newPassword(ctx, file, o.User)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *app) putUser(ctx context.Context, name, file string, without bool, o ap
 	}
 	if !without {
 		var err error
-		if password, err = a.newPassword(file, name); err != nil {
+		if password, err = a.newPassword(ctx, file, name); err != nil {
 			return err
 		}
 	}
@@ -179,15 +179,12 @@ func (a *app) confirmUser(ctx context.Context, l api.Log, name string, yes bool)
 			break
 		}
 	}
-	what := "Delete user %s with %s and %s? "
+	what := "Delete user %s with %s and %s?"
 	if last {
-		what += "It is the last user: a server that only this machine reaches lets everybody in then. "
+		what += " It is the last user: a server that only this machine reaches lets everybody in then."
 	}
-	what = fmt.Sprintf(what+"Type the user's name: ", u.Name, plural(u.Grants, "grant"), plural(u.Tokens, "token"))
-	if !a.confirm(what, u.Name) {
-		return a.declined("nothing was deleted; type the user's name, or give --yes")
-	}
-	return nil
+	what = fmt.Sprintf(what, u.Name, plural(u.Grants, "grant"), plural(u.Tokens, "token"))
+	return a.ask(ctx, question{what, u.Name, "the user's name", "deleted"})
 }
 
 type userReport struct {
