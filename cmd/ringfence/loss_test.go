@@ -48,7 +48,7 @@ func TestMissingSegmentFile(t *testing.T) {
 		code     int
 		says     string
 	}{
-		{"no\n", file, exitUsage, "Give up 100 records of topic t, offsets [100,200) of range 0"},
+		{"no\n", file, exitFailed, "Give up 100 records of topic t, offsets [100,200) of range 0"},
 		{"", strings.Replace(file, "-00000001", "-00000009", 1), exitNotFound, "the metadata knows no such segment"},
 		{"", filepath.Join(dir, "x.seg"), exitNotFound, "not named like a segment file"},
 	} {

@@ -49,7 +49,7 @@ func TestWhatIsSaidOfAFile(t *testing.T) {
 		"torn": {changed(func(b []byte) []byte { return open(b)[:at] }), exitIncomplete, exitIncomplete,
 			[]string{": incomplete from " + where + ": " + fmt.Sprint(hit.Base) + " records before that are whole", "tail      ", "bytes from " + where, "next      if no process has the data directory open, open it"},
 			[]string{"no loss to accept: the segment is open, and incomplete from " + where, "opening the data directory recovers it"}},
-		"damaged": {changed(flip(at)), exitDamaged, exitUsage,
+		"damaged": {changed(flip(at)), exitDamaged, exitFailed,
 			[]string{": damaged: " + rest + " records can be read, " + n + " cannot", "damage    " + where + ": ", "bytes from " + where + ", " + n + " records from offset " + fmt.Sprint(hit.Base), "next      put a good copy", "accept-loss " + file + "'"},
 			[]string{": damaged: " + rest + " records can be read, " + n + " cannot", "damage    " + where + ": ", "Give up " + n + " records for good?"}},
 		"its header": {changed(flip(20)), exitDamaged, exitOK,

@@ -111,13 +111,19 @@ func (c *conn) serve() {
 	c.report(log, err)
 }
 
-// report logs why a connection ended, and counts it if that was its client's doing.
+// report logs why a connection ended, and counts it if that was for what its client did or
+// left undone. To leave with requests open, as a consumer does that waits for records, is
+// neither: the answers are then what cannot be written.
 func (c *conn) report(log *slog.Logger, err error) {
 	if who := c.who.Load(); who != nil {
 		log = log.With("user", who.User)
 	}
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, errStopped) || errors.Is(err, ErrShutdown) {
 		log.Debug("connection ended")
+		return
+	}
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		log.Debug("connection ended: its client was gone", "error", err)
 		return
 	}
 	c.s.count.cutOff.Add(1)
