@@ -199,11 +199,11 @@ in use.
 `)
 	for _, name := range append([]string{dataDirSetting, ioSetting}, connectionFlags...) {
 		f := common.Lookup(name)
-		fmt.Fprintf(&b, "  --%-14s %-24s %s", name, variableOf(name), f.Usage)
+		text := f.Usage
 		if f.DefValue != "" {
-			fmt.Fprintf(&b, " (%s)", f.DefValue)
+			text += " (" + f.DefValue + ")"
 		}
-		b.WriteByte('\n')
+		fmt.Fprintln(&b, hanging(fmt.Sprintf("  --%-14s %-24s ", name, variableOf(name)), text))
 	}
 	fmt.Fprintf(&b, `  %-16s %-24s the user's password, in place of the file
   %-16s %-24s a token, in place of user and password

@@ -39,7 +39,7 @@ var exitCodes = []struct {
 	text string
 }{
 	{exitOK, "done"},
-	{exitFailed, "failed for a reason that has no code of its own; the message says which"},
+	{exitFailed, "failed for a reason that has no code of its own, which the message says; or nothing was done, because a question was answered with no"},
 	{exitUsage, "the command line is wrong, or a setting in the environment or in a file; a name is not allowed, or a cursor is not usable"},
 	{exitNotFound, "the topic, range, group, policy, user, file or data directory does not exist"},
 	{exitConflict, "it exists already, or its state does not allow this"},
@@ -173,10 +173,11 @@ func exitCodesTopic() *cobra.Command {
 	var b strings.Builder
 	b.WriteString("ringfence ends with one of these codes:\n\n")
 	for _, c := range exitCodes {
-		fmt.Fprintf(&b, "  %3d  %s\n", c.code, c.text)
+		fmt.Fprintf(&b, "%s\n", hanging(fmt.Sprintf("  %3d  ", c.code), c.text))
 	}
 	b.WriteString(`
 With --json an error is one JSON object, the last line of standard error:
-{"error": what happened and what to do, "code": the exit code}.`)
+
+  {"error": what happened and what to do, "code": the exit code}`)
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String()}
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // The commands of the program, in the groups and the order of the help.
@@ -56,11 +58,13 @@ func usage(cmd *cobra.Command) error {
 			h.Hidden = true // who reads this has found it
 			defer func() { h.Hidden = false }()
 		}
-		if f := cmd.LocalFlags().FlagUsages(); f != "" {
+		if f := flagsText(cmd); f != "" {
 			fmt.Fprintf(&b, "\nFlags:\n%s", f)
 		}
 	}
-	fmt.Fprintf(&b, "\n%s\n", commonFlagsText(cmd))
+	if text := commonFlagsText(cmd); text != "" {
+		fmt.Fprintf(&b, "\n%s\n", flow(text))
+	}
 	_, err := io.WriteString(cmd.OutOrStderr(), b.String())
 	return err
 }
@@ -84,11 +88,102 @@ func commonFlagsText(cmd *cobra.Command) string {
 		_, local := c.Annotations[thisHost]
 		switch {
 		case local:
-			return "Every command of this host takes --data-dir, --io and --json, too; see 'ringfence help connection'."
+			return "Commands of this host take --data-dir, --io and --json: 'ringfence help connection'."
 		case c.Name() == "version", c.Name() == "cursor", c.Name() == "shm":
 			return "Every command takes --json, too."
+		case c.Name() == "completion":
+			return ""
 		}
 	}
-	return "--data-dir DIR, --server ADDRESS or --context NAME say where the topics are, --user who asks;\n" +
-		"--json reports as JSON. 'ringfence help connection' has all of these, and their variables."
+	return "Where the topics are: --data-dir DIR, --server ADDRESS or --context NAME; who asks: --user. " +
+		"--json reports as JSON. 'ringfence help connection' has all such flags."
+}
+
+// Widths of help, in characters.
+const (
+	textWidth  = 88
+	flagsWidth = 100
+)
+
+// flow fills the lines of a text's paragraphs, so that nobody has to who changes a word. Of
+// a paragraph with a line that is indented, a table or an example, nothing is moved.
+func flow(text string) string {
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		if !strings.HasPrefix(p, " ") && !strings.Contains(p, "\n ") {
+			paragraphs[i] = hanging("", p)
+		}
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// commandLine is a command in a text, which is not broken.
+var commandLine = regexp.MustCompile(`'ringfence [^'\n]*'`)
+
+// hanging is a text in lines of the width of help, of which those behind the first begin as
+// far in as its head is long.
+func hanging(head, text string) string {
+	const kept = "\x00" // a space in a command
+	text = commandLine.ReplaceAllStringFunc(strings.Join(strings.Fields(text), " "), func(s string) string { return strings.ReplaceAll(s, " ", kept) })
+	var b strings.Builder
+	b.WriteString(head)
+	at := len(head)
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case at+1+len(word) > textWidth:
+			b.WriteString("\n" + strings.Repeat(" ", len(head)))
+			at = len(head)
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += len(word)
+	}
+	return strings.ReplaceAll(b.String(), kept, " ")
+}
+
+// valueNames say what stands behind a flag, by its name or by its type.
+var valueNames = map[string]string{
+	"admin": "HOST:PORT", "admin-password-file": "FILE", "compress": "CODEC", "config": "FILE", "dir": "DIR", "file": "FILE",
+	"format": "FORMAT", "from": "PLACE", "group": "GROUP", "header": "NAME=VALUE", "key-regexp": "REGEXP", "listen": "HOST:PORT",
+	"log-format": "FORMAT", "log-level": "LEVEL", "member": "NAME", "name": "NAME", "new-password-file": "FILE", "policy": "POLICY",
+	"rows": "ROW,...", "shm": "SOCKET", "socket": "SOCKET", "tls-cert": "FILE", "tls-client-ca": "FILE", "tls-key": "FILE", "to": "PLACE",
+
+	"age": "AGE", "duration": "TIME", "float64": "N", "int": "N", "int64": "N", "size": "SIZE", "uint": "N", "uint64": "N", "uint8": "N",
+	"uintSlice": "N,...",
+}
+
+// named is a flag's value with that in place of its type.
+type named struct {
+	pflag.Value
+	name string
+}
+
+func (n named) Type() string { return n.name }
+
+// flagsText lists the flags of a command.
+func flagsText(cmd *cobra.Command) string {
+	local := cmd.LocalFlags()
+	list := pflag.NewFlagSet("", pflag.ContinueOnError)
+	list.SortFlags = local.SortFlags
+	local.VisitAll(func(f *pflag.Flag) {
+		shown := *f
+		if f.Value.Type() != "bool" {
+			name := valueNames[f.Name]
+			if name == "" {
+				name = valueNames[f.Value.Type()]
+			}
+			shown.Value = named{f.Value, name}
+		}
+		switch {
+		case f.DefValue == "0s": // which stands for nothing, as 0 does
+			shown.DefValue = ""
+		case f.Value.Type() == "duration":
+			shown.DefValue = strings.Replace(f.DefValue, "m0s", "m", 1)
+		}
+		list.AddFlag(&shown)
+	})
+	return list.FlagUsagesWrapped(flagsWidth)
 }

@@ -157,3 +157,47 @@ func TestServerForACommandOfThisHost(t *testing.T) {
 		ok(t, "", append(strings.Fields(line), "--server", "x:1")...)
 	}
 }
+
+// Help is laid out: paragraphs are filled to one width whoever changed a word in them, no
+// line is longer than a terminal, and what stands behind a flag is called what it is, and
+// not what type of Go holds it.
+func TestHelpIsLaidOut(t *testing.T) {
+	const text = "one two 'ringfence help connection' three\nfour\n\n  a table,\n    as it is\n\nhead:\n  indented"
+	long := strings.Repeat("12345678 ", 8)
+	for in, want := range map[string]string{
+		text:                                "one two 'ringfence help connection' three four\n\n  a table,\n    as it is\n\nhead:\n  indented",
+		long + "'ringfence x' end":          long[:71] + " 'ringfence x'\nend",
+		long + "the 'ringfence help x' end": long[:71] + " the\n'ringfence help x' end",
+	} {
+		if got := flow(in); got != want {
+			t.Errorf("%q flows to\n%s\nwant\n%s", in, got, want)
+		}
+	}
+	pages := map[string]string{}
+	for _, words := range []string{"help exit-codes", "help connection", ""} {
+		pages[words] = ok(t, "", strings.Fields(words)...)
+	}
+	flags := 0
+	for words, cmd := range commands(t) {
+		page := ok(t, "", append(strings.Fields(words), "--help")...)
+		pages[words] = strings.ReplaceAll(page, "Examples:\n"+cmd.Example, "")
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if flags++; f.Value.Type() != "bool" && valueNames[f.Name] == "" && valueNames[f.Value.Type()] == "" {
+				t.Errorf("%s: nothing says what stands behind --%s", words, f.Name)
+			}
+		})
+	}
+	if flags < 80 {
+		t.Errorf("only %d flags", flags)
+	}
+	for words, page := range pages {
+		if page = strings.TrimSpace(page); flow(page) != page {
+			t.Errorf("%q has a ragged line:\n%s", words, page)
+		}
+		for line := range strings.Lines(page) {
+			if len(strings.TrimSuffix(line, "\n")) > flagsWidth {
+				t.Errorf("%q: a line of %d characters: %s", words, len(line), line)
+			}
+		}
+	}
+}

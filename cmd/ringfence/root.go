@@ -168,6 +168,7 @@ func checkArguments(cmd *cobra.Command) {
 			return nil
 		}
 	}
+	cmd.Long = flow(cmd.Long)
 	if cmd.HasSubCommands() && !cmd.Runnable() { // which would print its help whatever the arguments are
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}

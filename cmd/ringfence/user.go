@@ -139,7 +139,7 @@ func (a *app) userDeleteCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Forget a user with grants, tokens and quota; open connections of his may do nothing more",
+		Short: "Forget a user with grants, tokens and quota, also in open connections",
 		Long: `Forget a user with grants, tokens and quota; open connections of his may do nothing
 more. The last administrator stays while there are other users. After the last user a
 server that only this machine reaches lets everybody in again, and another one nobody
