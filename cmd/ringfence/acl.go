@@ -50,7 +50,6 @@ func (a *app) aclChangeCommand(use, short, done string, change func(api.Log, con
 	return &cobra.Command{
 		Use:   use + " USER OPERATION KIND [PATTERN]",
 		Short: short,
-		Args:  cobra.RangeArgs(3, 4),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, err := parseGrant(args[1:])
 			if err != nil {
@@ -99,7 +98,6 @@ func (a *app) aclLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [USER]",
 		Short: "List what was granted, to one user or to all",
-		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				return list(a, grantsOf(ctx, l, args), "nothing was granted", []string{"USER", "OPERATION", "KIND", "PATTERN"},

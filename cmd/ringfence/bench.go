@@ -28,7 +28,6 @@ func (a *app) benchChildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "bench-child",
 		Hidden: true,
-		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			go exitWithParent(a.in)
 			dir, err := a.resolveDataDir(true)
@@ -58,7 +57,6 @@ func (a *app) benchServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "bench-serve",
 		Hidden: true,
-		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o := bench.ServantOptions(segment, retain)
 			o.IO = a.engine

@@ -66,7 +66,6 @@ every row several times, floor and engine in turn, and the medians.`,
   ringfence bench append --record 100 --batch 256KiB --records 1000 --in-flight 8
   ringfence bench append --batch 0 --workers 64 --seconds 10
   ringfence bench append --suite --rows 1m,one-p50 --runs 9`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("ahead") {
 				f.ahead = f.inFlight
@@ -101,7 +100,6 @@ latency counts from when a batch was due.`,
 		Example: `  ringfence bench tcp --workers 8 --batch 256KiB
   ringfence bench tcp --batch 0 --workers 1000 --unix
   ringfence bench tcp --suite`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.unix {
 				f.over = bench.OverUnix
@@ -127,7 +125,6 @@ stand the same work linked, over a Unix socket, or a bare ring between two
 processes.`,
 		Example: `  ringfence bench shm
   ringfence bench shm --rows shm-1m,shm-one --runs 9`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchRun(cmd, f) },
 	}
 	fl := cmd.Flags()

@@ -37,6 +37,21 @@ func TestCompletion(t *testing.T) {
 		is(topics, append(args, "")...)
 	}
 	is([]string{}, "topic", "create", "")
+	is([]string{"shop"}, "consume", "clicks", "--group", "")
+	is([]string{}, "consume", "--group", "") // of which topic?
+	is([]string{"start", "end"}, "consume", "clicks", "--from", "")
+	is([]string{"start", "end"}, "group", "reset", "clicks", "shop", "--to", "")
+	is([]string{"text", "json"}, "serve", "--log-format", "")
+	is([]string{"debug", "info", "warn", "error"}, "serve", "--log-level", "")
+	is([]string{}, "topic", "ls", "--server", "") // no files
+	is([]string{}, "produce", "clicks", "--header", "")
+	ok(t, "", "topic", "split", "clicks", "0", "--server", addr)
+	is([]string{"1", "2"}, "topic", "split", "clicks", "")
+	is([]string{"2"}, "topic", "merge", "clicks", "1", "")
+	ok(t, "", "topic", "policy", "set", "week", "--max-age", "7d", "--server", addr)
+	is([]string{"week"}, "topic", "policy", "bind", "clicks", "")
+	is([]string{"week"}, "topic", "policy", "delete", "")
+	is([]string{"week"}, "topic", "create", "new", "--policy", "")
 	is([]string{"shop"}, "group", "delete", "clicks", "")
 	is([]string{"value", "json", "raw"}, "consume", "--format", "")
 	is([]string{"none", "s2", "zstd"}, "produce", "--compress", "")

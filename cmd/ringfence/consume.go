@@ -69,7 +69,6 @@ Follow through a server (--server), or link the engine.`,
   ringfence consume logs --server 10.0.0.7:4040 --group billing --member billing-1 --follow
   ringfence consume logs --from 2024-05-01T12:00:00Z --max 100
   ringfence consume logs --shm /run/ringfence/shm --from start`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("from") && strings.TrimSpace(f.from) == "" {
 				return usageError{errors.New("--from is blank: leave it out, or say from where")}

@@ -149,7 +149,6 @@ connection' says, as the flags of this command say. The environment is not kept,
 passwords and tokens, only where a password's file is. The first context is in use at
 once.`,
 		Example: "  ringfence context add prod --server tls://log.example:4040 --server-ca ca.pem",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if args[0] == "" {
 				return usageError{errors.New("the name of a context is not empty")}
@@ -214,7 +213,6 @@ func (a *app) contextUseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "use [NAME]",
 		Short: "Use a context from now on; without a name, none",
-		Args:  cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.changeContexts(args, func(f *contextFile, name string) { f.Current = name })
 		},
@@ -225,7 +223,6 @@ func (a *app) contextDeleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Forget a context",
-		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.changeContexts(args, func(f *contextFile, name string) {
 				delete(f.Contexts, name)
@@ -241,7 +238,6 @@ func (a *app) contextLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the contexts",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			f, err := a.readContexts()
 			if err != nil {
@@ -256,7 +252,6 @@ func (a *app) contextDescribeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe [NAME]",
 		Short: "Show a context; without a name, the one in use",
-		Args:  cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, err := a.readContexts()
 			if err != nil {

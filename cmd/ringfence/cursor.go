@@ -34,7 +34,6 @@ func (a *app) cursorInspectCommand() *cobra.Command {
 		Long: `Show which topic a cursor is of, by the identity that 'topic describe' shows, and the
 next offset that it reads of each range that is not finished. Programs keep cursors
 and hand them back, and do not look into them: what is in one may change.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			topic, err := api.TopicOfCursor(args[0])
 			if err != nil {

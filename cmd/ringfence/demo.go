@@ -38,7 +38,6 @@ The ranges are split while records flow, and segments roll. Half-way the engine'
 process is killed with SIGKILL. The demo then opens the directory again, sends
 everything once more under the same producer id, reads it back as a group and
 compares count, order and digest with the source.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), f) },
 	}
 	fl := cmd.Flags()

@@ -41,7 +41,6 @@ func (a *app) demoChildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "demo-child",
 		Hidden: true,
-		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			go exitWithParent(a.in)
 			return a.demoChild(cmd.Context(), file, lines)

@@ -25,7 +25,6 @@ direct I/O, locked memory, huge pages, the device and its cache, limits. Then
 measure what a durable write costs on the data directory's file system (or that
 of the current directory) and what rate to expect. The files of the measurement are
 removed again; as root, 2 MiB pages are reserved while fio runs and given back.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), seconds) },
 	}
 	cmd.Flags().Float64Var(&seconds, "seconds", seconds, "how long each measurement takes; 0 measures nothing")

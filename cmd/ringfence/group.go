@@ -30,7 +30,6 @@ func (a *app) groupListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [TOPIC]",
 		Short: "List the groups of a topic, or of all topics",
-		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				var unknown error // a damaged topic does not hide the others
@@ -93,7 +92,6 @@ func (a *app) groupDescribeCommand() *cobra.Command {
 the range ends, how many records lie between, and how long the oldest of those has
 waited. Records that retention removed do not count. Through a server it shows the
 group's members, too, and who reads which range.`,
-		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				info, err := l.DescribeGroup(ctx, args[0], args[1])
@@ -112,7 +110,6 @@ func (a *app) groupDeleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete TOPIC GROUP",
 		Short: "Forget a group's position; a group of that name begins at the start",
-		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				info, err := l.DescribeGroup(ctx, args[0], args[1])

@@ -25,7 +25,6 @@ is a cursor of another topic. Before anything is changed the command says how ma
 records the group skips and how many it reads again, and asks.`,
 		Example: `  ringfence group reset logs billing --to start
   ringfence group reset logs billing --to 2024-05-01T12:00:00Z --yes`,
-		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to == "" {
 				return usageError{errors.New("where to? Give --to start, end, a cursor, a time, or how long ago")}

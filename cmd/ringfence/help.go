@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
@@ -146,13 +147,23 @@ func hanging(head, text string) string {
 
 // valueNames say what stands behind a flag, by its name or by its type.
 var valueNames = map[string]string{
-	"admin": "HOST:PORT", "admin-password-file": "FILE", "compress": "CODEC", "config": "FILE", "dir": "DIR", "file": "FILE",
+	"admin": "HOST:PORT", "admin-password-file": "FILE", "client-cert": "FILE", "client-key": "FILE", "compress": "CODEC", "config": "FILE",
+	"context": "NAME", "data-dir": "DIR", "dir": "DIR", "file": "FILE",
 	"format": "FORMAT", "from": "PLACE", "group": "GROUP", "header": "NAME=VALUE", "key-regexp": "REGEXP", "listen": "HOST:PORT",
-	"log-format": "FORMAT", "log-level": "LEVEL", "member": "NAME", "name": "NAME", "new-password-file": "FILE", "policy": "POLICY",
+	"io": "HOW", "log-format": "FORMAT", "log-level": "LEVEL", "member": "NAME", "name": "NAME", "new-password-file": "FILE",
+	"password-file": "FILE", "policy": "POLICY", "server": "ADDRESS", "server-ca": "FILE", "user": "USER",
 	"rows": "ROW,...", "shm": "SOCKET", "socket": "SOCKET", "tls-cert": "FILE", "tls-client-ca": "FILE", "tls-key": "FILE", "to": "PLACE",
 
 	"age": "AGE", "duration": "TIME", "float64": "N", "int": "N", "int64": "N", "size": "SIZE", "uint": "N", "uint64": "N", "uint8": "N",
 	"uintSlice": "N,...",
+}
+
+// valueName is what stands behind a flag, "" for nothing.
+func valueName(f *pflag.Flag) string {
+	if f.Value.Type() == "bool" {
+		return ""
+	}
+	return cmp.Or(valueNames[f.Name], valueNames[f.Value.Type()])
 }
 
 // named is a flag's value with that in place of its type.
@@ -170,11 +181,7 @@ func flagsText(cmd *cobra.Command) string {
 	list.SortFlags = local.SortFlags
 	local.VisitAll(func(f *pflag.Flag) {
 		shown := *f
-		if f.Value.Type() != "bool" {
-			name := valueNames[f.Name]
-			if name == "" {
-				name = valueNames[f.Value.Type()]
-			}
+		if name := valueName(f); name != "" {
 			shown.Value = named{f.Value, name}
 		}
 		switch {

@@ -204,3 +204,38 @@ func TestHostAtTheMoment(t *testing.T) {
 		t.Errorf("exit %d: %s", code, said)
 	}
 }
+
+// Arguments that are missing or too many are named, and so is the command that somebody
+// may have meant.
+func TestMistakesInArguments(t *testing.T) {
+	for line, says := range map[string]string{
+		"produce":                   "ringfence: TOPIC is missing\nUsage: ringfence produce TOPIC [flags]\n",
+		"produce a b":               "ringfence: \"b\" is one argument too many\nUsage: ringfence produce TOPIC [flags]\n",
+		"topic merge t":             "ringfence: RANGE and RANGE are missing\n",
+		"topic merge t 1":           "ringfence: RANGE is missing\n",
+		"group reset t --to end":    "ringfence: GROUP is missing\n",
+		"acl grant ada produce":     "ringfence: KIND is missing\n",
+		"topic policy bind t p q":   "ringfence: \"q\" is one argument too many\n",
+		"serve now":                 "ringfence: \"now\" is one argument too many\n",
+		"completion bash x":         "ringfence: \"x\" is one argument too many\n",
+		"user token delete ada one": "ringfence: \"one\" is one argument too many\n",
+		"toppic":                    "ringfence: unknown command \"toppic\"; is it topic? Else see 'ringfence --help'\n",
+		"topic crate t":             "ringfence: unknown command \"crate\"; is it create? Else see 'ringfence topic --help'\n",
+		"topic xyzzy":               "ringfence: unknown command \"xyzzy\"; see 'ringfence topic --help'\n",
+		"help topic delte":          "ringfence: there is no help about \"topic delte\"; is it delete? Else see 'ringfence topic --help'\n",
+		"completion powershell":     "ringfence: unknown command \"powershell\"; see 'ringfence completion --help'\n",
+	} {
+		if r := ringfence(t, "", strings.Fields(line)...); r.code != exitUsage || !strings.HasPrefix(r.err, says) {
+			t.Errorf("%s: exit %d: %s, want %s", line, r.code, r.err, says)
+		}
+	}
+	for words, cmd := range commands(t) {
+		named, least := argumentsOf(cmd)
+		if many := append(strings.Fields(words), "a", "b", "c", "d", "e"); words != "help" && !cmd.HasSubCommands() && !strings.Contains(cmd.Use, "...") {
+			fails(t, exitUsage, "is one argument too many", "", many...)
+		}
+		if least > len(named) || least > 0 && ringfence(t, "", strings.Fields(words)...).code != exitUsage {
+			t.Errorf("%s takes %d of %q, and runs without", words, least, named)
+		}
+	}
+}

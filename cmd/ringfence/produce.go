@@ -46,7 +46,6 @@ Records of one key keep their order.`,
 		Example: `  journalctl -o cat | ringfence produce logs --create
   ringfence produce logs --file access.log --key-regexp '^(\S+)' --producer-id 1
   ringfence produce logs --shm /run/ringfence/shm < access.log`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.produce(cmd.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()

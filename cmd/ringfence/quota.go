@@ -30,7 +30,6 @@ the quota is held up, and goes on by itself. A batch with more than a second's q
 taken, and the next one waits for as many seconds. Records that are stored already, as
 of a run that is repeated, count as well.`,
 		Example: "  ringfence quota set billing --records 10000 --bytes 20MiB",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("records") && !cmd.Flags().Changed("bytes") {
 				return usageError{errors.New("which quota? Give --records or --bytes")}
@@ -69,7 +68,6 @@ func (a *app) quotaLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [USER]",
 		Short: "List the quotas, of one user or of all who have one",
-		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				return list(a, quotasOf(ctx, l, args), "no quotas; set one with 'ringfence quota set USER'", []string{"USER", "RECORDS/S", "BYTES/S"},
@@ -111,7 +109,6 @@ func (a *app) quotaDeleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete USER",
 		Short: "Take a user's quota away: what he produces has no bound then",
-		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				if err := l.SetQuota(ctx, args[0], api.Quota{}); err != nil {

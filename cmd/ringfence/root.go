@@ -108,7 +108,6 @@ which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 	})
 	root.Version = thisVersion().String()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.CompletionOptions.HiddenDefaultCmd = true
 	cobra.EnableCommandSorting = false // they stand in an order that makes sense
 	all := a.subcommands()
 	for i := range commandGroups {
@@ -132,6 +131,7 @@ which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 			cmd.Args = helpTopic
 			checkArguments(cmd)
 		case "completion":
+			aboutCompletion(cmd)
 			checkArguments(cmd)
 		}
 	}
@@ -140,11 +140,52 @@ which needs nothing, or with 'ringfence topic create' and 'ringfence produce'.`,
 
 // helpTopic takes the words of a command, or of what else is explained.
 func helpTopic(cmd *cobra.Command, args []string) error {
-	_, rest, err := cmd.Root().Find(args)
+	found, rest, err := cmd.Root().Find(args)
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("there is no help about %q; see 'ringfence --help'", strings.Join(args, " "))
+		err = fmt.Errorf("there is no help about %q%s", strings.Join(args, " "), meantCommand(found, rest[0]))
 	}
-	return err
+	if err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// meantCommand is what somebody may have meant who gave a command that there is not.
+func meantCommand(cmd *cobra.Command, word string) string {
+	cmd.SuggestionsMinimumDistance = 2
+	see := fmt.Sprintf("see '%s --help'", cmd.CommandPath())
+	if like := cmd.SuggestionsFor(word); len(like) > 0 {
+		return fmt.Sprintf("; is it %s? Else %s", strings.Join(like, ", or "), see)
+	}
+	return "; " + see
+}
+
+// argumentsOf are the words that stand for arguments in a command's usage, and how many of
+// them there have to be.
+func argumentsOf(cmd *cobra.Command) (words []string, least int) {
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		if word[0] == '-' {
+			break
+		}
+		if words = append(words, word); word[0] != '[' {
+			least++
+		}
+	}
+	return words, least
+}
+
+// checkCount says which argument is missing, or which one too many.
+func checkCount(cmd *cobra.Command, args []string) error {
+	words, least := argumentsOf(cmd)
+	switch {
+	case len(args) < least && least-len(args) == 1:
+		return fmt.Errorf("%s is missing", words[len(args)])
+	case len(args) < least:
+		return fmt.Errorf("%s are missing", strings.Join(words[len(args):least], " and "))
+	case len(args) > len(words) && (len(words) == 0 || !strings.Contains(words[len(words)-1], "...")):
+		return fmt.Errorf("%q is one argument too many", args[len(words)])
+	}
+	return nil
 }
 
 // checkArguments makes wrong arguments and unknown subcommands usage errors, and gives
@@ -153,9 +194,9 @@ func checkArguments(cmd *cobra.Command) {
 	if other, ok := otherNames[cmd.Name()]; ok {
 		cmd.Aliases = append(cmd.Aliases, other)
 	}
-	if check := cmd.Args; check != nil {
+	if cmd.Name() != "help" && !cmd.HasSubCommands() {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
+			if err := checkCount(cmd, args); err != nil {
 				return usageError{fmt.Errorf("%w\nUsage: %s", err, cmd.UseLine())}
 			}
 			return nil
@@ -163,7 +204,7 @@ func checkArguments(cmd *cobra.Command) {
 	} else if cmd.HasSubCommands() {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q; see '%s --help'", args[0], cmd.CommandPath())}
+				return usageError{fmt.Errorf("unknown command %q%s", args[0], meantCommand(cmd, args[0]))}
 			}
 			return nil
 		}

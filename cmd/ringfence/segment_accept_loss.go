@@ -34,7 +34,6 @@ A file that is missing is given up whole: all that the metadata says was in it, 
 process may have the data directory open. A file that is there but has no readable
 header can be given up too, once it is moved out of the directory. Producers that send
 their records again store those anew that were in it.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) {
 				return a.giveUp(cmd.Context(), args[0], yes)

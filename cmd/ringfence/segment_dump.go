@@ -25,7 +25,6 @@ func (a *app) segmentDumpCommand() *cobra.Command {
 		Long: `Print every record that can be read from a segment file, one a line, after checking
 it. Damaged stretches are named and stepped over; the exit code is 7
 then, or 0 if their loss was accepted.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withSegment(args[0], true, func(d disk.Disk, name string) error {
 				return a.dump(cmd.Context(), d, name, frames)

@@ -19,7 +19,6 @@ func (a *app) segmentInspectCommand() *cobra.Command {
 Only as much of the file is read as that takes; 'segment verify' reads all.
 Offsets and keys are given as [FIRST,NEXT): the first one that is in it, and the
 first one behind it.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.withSegment(args[0], true, func(d disk.Disk, name string) error {
 				v, err := segfile.Recover(d, name)

@@ -29,7 +29,6 @@ are checked as they lie there, and what was missing or did not fit before 'ringf
 describe' says. Files that are named are checked as they lie there as well.`,
 		Example: `  ringfence segment verify --data-dir /var/lib/ringfence
   ringfence segment verify /var/lib/ringfence/log/topics/*/*.seg`,
-		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.verifyDir(cmd.Context())

@@ -82,7 +82,6 @@ asked for. --no-auth asks nobody, whatever users there are; on an address that o
 machines reach it takes --insecure as well.`,
 		Example: `  ringfence serve --data-dir /var/lib/ringfence
   ringfence serve --data-dir /var/lib/ringfence --listen 0.0.0.0:4040 --tls-cert c.pem --tls-key k.pem`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, &f) },
 	}
 	fl := cmd.Flags()

@@ -46,7 +46,6 @@ same by user, since the server started, and what each read from the files of clo
 It asks the server's admin address (serve --admin), which is the operator's.`,
 		Example: `  ringfence shm
   ringfence shm --admin 127.0.0.1:4041 --json`,
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{askedByAdmin: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.showFrontends(cmd.Context(), admin) },
 	}

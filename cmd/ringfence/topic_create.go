@@ -16,7 +16,6 @@ func (a *app) topicCreateCommand() *cobra.Command {
 		Short: "Create a topic, and the data directory if need be",
 		Long: `Create a topic with one range over all keys. It can be split into at most 2^bits
 ranges, as often as its load asks for.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Bits < 1 || o.Bits > 32 {
 				return usageError{fmt.Errorf("--bits is %d: want 1 to 32", o.Bits)}

@@ -13,7 +13,6 @@ func (a *app) topicDeleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete TOPIC",
 		Short: "Delete a topic with all its records",
-		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				d, err := l.Describe(ctx, args[0])

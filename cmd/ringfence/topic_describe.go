@@ -18,7 +18,6 @@ func (a *app) topicDescribeCommand() *cobra.Command {
 		Short: "Show a topic's ranges, segments and groups",
 		Long: `Show a topic's ranges, segments and groups. Offsets and keys are given as
 [FIRST,NEXT): the first one that is in it, and the first one behind it.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				d, err := l.Describe(ctx, args[0])

@@ -20,7 +20,6 @@ unreadable, with no loss accepted, also those where a read met damage since the 
 directory was opened, and the files that were set aside in
 DATA_DIR/log/quarantine because the metadata does not know them; 'topic describe' says
 more, and 'segment verify' finds what nobody has read yet.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				head := []string{"TOPIC", "RANGES", "SEGMENTS", "RECORDS", "SIZE", "POLICY", "CREATED", "DAMAGE"}

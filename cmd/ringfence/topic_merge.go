@@ -12,7 +12,6 @@ func (a *app) topicMergeCommand() *cobra.Command {
 		Use:   "merge TOPIC RANGE RANGE",
 		Short: "Merge two neighbouring ranges into one",
 		Long:  `Close two ranges that are the halves of one block of keys and open one in their place.`,
-		Args:  cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			x, err := parseRange(args[1])
 			if err != nil {

@@ -41,7 +41,6 @@ and is closed at --segment-max-bytes or --segment-max-age, or when its process e
 limit that would remove something at once is asked about.`,
 		Example: `  ringfence topic policy set week --max-age 7d --max-bytes 10GiB
   ringfence topic policy bind logs week`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := engine.Policy{MaxAge: age.bound, MaxBytes: size.bound, SegmentMaxAge: segAge.bound, SegmentMaxBytes: segSize.bound}
 			return a.withLog(cmd.Context(), true, func(ctx context.Context, l api.Log) error {
@@ -79,7 +78,6 @@ func (a *app) policyLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the policies",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				list, err := l.Policies(ctx)
@@ -104,7 +102,6 @@ func (a *app) policyDeleteCommand() *cobra.Command {
 		Long: `Forget a policy's definition. While topics are bound to it that is refused; with
 --force they stay bound to the name, and nothing of them expires until it is defined
 again or they are bound elsewhere.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				list, err := l.Policies(ctx)
@@ -136,7 +133,6 @@ func (a *app) policyBindCommand() *cobra.Command {
 		Short: "Bind a topic to a policy; without a name, to none",
 		Long: `Bind a topic to a policy; without a name, to none. The policy is applied at once: what
 it would remove is asked about. 'ringfence topic policy set --help' says what that is.`,
-		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 2 {

@@ -15,7 +15,6 @@ func (a *app) topicRollCommand() *cobra.Command {
 Only a closed segment expires, and only of a closed one a loss can be accepted.
 On a data directory that no process had open there is none to close: whatever opens it
 does that.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				n, err := l.Roll(ctx, args[0])

@@ -15,7 +15,6 @@ func (a *app) topicSplitCommand() *cobra.Command {
 		Short: "Split a range into two halves",
 		Long: `Close a range and open two in its place, each with half of its keys. Records of a
 key keep their order: consumers finish the old range before its halves.`,
-		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seq, err := parseRange(args[1])
 			if err != nil {

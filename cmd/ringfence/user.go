@@ -45,7 +45,6 @@ func (a *app) userAddCommand() *cobra.Command {
 		Use:   "add NAME",
 		Short: "Make a user, who may do nothing until something is granted",
 		Long:  "Make a user, who may do nothing until something is granted, unless he is an\nadministrator. " + passwordHelp,
-		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := api.UserOptions{}
 			if admin {
@@ -72,7 +71,6 @@ Connections that are logged in stay, and wrong passwords before are forgotten: w
 locked out for them can log in again. ` + passwordHelp,
 		Example: `  ringfence user passwd billing                  # as an administrator
   ringfence user passwd --user billing --password-file old.secret`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.ownPassword(cmd.Context(), file, without)
@@ -144,7 +142,6 @@ func (a *app) userDeleteCommand() *cobra.Command {
 more. The last administrator stays while there are other users. After the last user a
 server that only this machine reaches lets everybody in again, and another one nobody
 until it starts again and makes an administrator.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				if err := a.confirmUser(ctx, l, args[0], yes); err != nil {
@@ -217,7 +214,6 @@ func (a *app) userLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the users",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				head := []string{"USER", "PASSWORD", "GRANTS", "TOKENS", "QUOTA", "CREATED"}

@@ -23,7 +23,6 @@ func (a *app) userDescribeCommand() *cobra.Command {
 		Short: "Show a user with grants, tokens, quota and lockouts",
 		Long: `Show a user with grants, tokens and quota and, as the server remembers since it started,
 how many wrong passwords were given for the user and where that locks out until when.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				u, err := userNamed(ctx, l, args[0])

@@ -36,7 +36,6 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 		Short: "Make a token; its secret is shown once",
 		Long: `Make a token: whoever has its secret is that user. The secret goes to standard output,
 once; commands take it from ` + tokenVar + `, programs as a password without a user.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if age > 0 {
 				o.Expires = time.Now().Add(time.Duration(age))
@@ -62,7 +61,6 @@ func (a *app) tokenDeleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete ID",
 		Short: "Forget a token; what is logged in with it may do nothing more",
-		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				if err := l.DeleteToken(ctx, args[0]); err != nil {
@@ -78,7 +76,6 @@ func (a *app) tokenLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [USER]",
 		Short: "List the tokens, of one user or of all",
-		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), false, func(ctx context.Context, l api.Log) error {
 				none := "no tokens"

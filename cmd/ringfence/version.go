@@ -81,7 +81,6 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Say which build this is",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := thisVersion()
 			return a.report(v, func() { a.printf("%s\n", v) })
