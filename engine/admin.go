@@ -138,7 +138,7 @@ func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left
 	var l, r fence.RangeID
 	err = e.retire(func() (err error) { l, r, err = e.front.SplitRange(id); return err }, id)
 	if err != nil {
-		return 0, 0, about(topic, int64(seq), err)
+		return 0, 0, aboutRange(topic, seq, err)
 	}
 	e.store.Watch(id.Topic).Notify()
 	return l.Seq, r.Seq, nil
@@ -167,13 +167,19 @@ func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (ui
 	var child fence.RangeID
 	err = e.retire(func() (err error) { child, err = e.front.MergeRanges(idA, idB); return err }, idA, idB)
 	if err != nil {
-		if of := (*frontend.RangeError)(nil); errors.As(err, &of) {
-			return 0, about(topic, int64(of.Range.Seq), of.Err)
-		}
-		return 0, about(topic, int64(a), err)
+		return 0, aboutRange(topic, a, err)
 	}
 	e.store.Watch(idA.Topic).Notify()
 	return child.Seq, nil
+}
+
+// aboutRange is about of a change to ranges: the frontend names the one that is to blame, by
+// the topic's identity.
+func aboutRange(topic string, seq uint32, err error) error {
+	if of := (*frontend.RangeError)(nil); errors.As(err, &of) {
+		return about(topic, int64(of.Range.Seq), of.Err)
+	}
+	return about(topic, int64(seq), err)
 }
 
 // rollRange closes a range's write head, if it has one.

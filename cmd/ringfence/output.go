@@ -178,9 +178,10 @@ func timeText(d time.Duration) string {
 	}
 }
 
+// dateText is a moment in UTC, and says that.
 func dateText(ms int64) string {
 	if ms == 0 {
 		return "-"
 	}
-	return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05.000")
+	return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05.000Z")
 }

@@ -32,8 +32,8 @@ first one behind it.`,
 				v.Holes = holes
 				blame(v)
 				r := inspectJSON(v)
-				r.Accepted = settled
-				if err := a.report(r, func() { a.printVerdict(v, settled) }); err != nil || settled {
+				r.File, r.Accepted = args[0], settled
+				if err := a.report(r, func() { a.printVerdict(args[0], v, settled) }); err != nil || settled {
 					return err
 				}
 				return stateError(v.State, v.Cut, v.Latch, v.Err(), v.Why)
@@ -151,9 +151,9 @@ func cutJSON(c segfile.Cut) *cutReport {
 	return &r
 }
 
-func (a *app) printVerdict(v *segfile.Verdict, settled bool) {
+func (a *app) printVerdict(file string, v *segfile.Verdict, settled bool) {
 	r := inspectJSON(v)
-	a.printf("%s\n", r.File)
+	a.printf("%s\n", file)
 	if r.Topic != "" {
 		a.printf("  segment   %d of range %d of topic %s (%s)\n", r.Segment, r.Range, r.Topic, r.TopicID)
 		a.printf("  keys      %s\n", keysText(r.KeyStart, r.KeyEnd))

@@ -216,6 +216,12 @@ func (f *serveFlags) logger(a *app) (*slog.Logger, error) {
 	case "text":
 		return slog.New(slog.NewTextHandler(a.err, o)), nil
 	case "json":
+		o.ReplaceAttr = func(_ []string, attr slog.Attr) slog.Attr {
+			if attr.Value.Kind() == slog.KindDuration { // else it is a number of nobody knows what
+				attr.Value = slog.StringValue(attr.Value.Duration().String())
+			}
+			return attr
+		}
 		return slog.New(slog.NewJSONHandler(a.err, o)), nil
 	}
 	return nil, usageError{fmt.Errorf("--log-format is %q: want text or json", f.logFormat)}

@@ -80,11 +80,14 @@ func detailJSON(d engine.TopicDetail) detailReport {
 }
 
 func (a *app) printTopic(d engine.TopicDetail) {
-	policy := cmp.Or(d.Policy, "none")
+	policy := "no policy"
+	if d.Policy != "" {
+		policy = "policy " + d.Policy
+	}
 	if d.PolicyMissing {
 		policy += ", which is not defined: nothing expires until it is, or the topic is bound elsewhere"
 	}
-	a.printf("topic %s (%s), created %s, policy %s\n", d.Name, d.ID, dateText(d.Created.UnixMilli()), policy)
+	a.printf("topic %s (%s), created %s, %s\n", d.Name, d.ID, dateText(d.Created.UnixMilli()), policy)
 	a.printf("%s in %s, %s; groups: %s\n\n", plural(d.Records, "record"), plural(d.Segments, "segment"), bytesText(d.Bytes),
 		cmp.Or(strings.Join(d.Groups, ", "), "none"))
 	rows := [][]string{{"RANGE", "KEYS [FIRST,NEXT)", "STATE", "SEGMENT", "OFFSETS [FIRST,NEXT)", "SIZE", "FILE"}}

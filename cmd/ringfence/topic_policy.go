@@ -29,8 +29,10 @@ func (a *app) policySetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Define a policy, or replace its definition",
-		Long: `Define a policy, or replace its definition. What is not given inherits the engine's
-default; "off" turns a rule off whatever the default is.
+		Long: `Define a policy, or replace its definition. What is not given inherits: nothing expires,
+and an open segment rolls at the --segment-size of 'ringfence serve' or after 7 days,
+unless the program that links the engine says otherwise. "off" turns a rule off whatever
+is inherited.
 
 Policies are applied when one is set or bound, when a process opens its first producer,
 and then every minute. Retention removes closed segments, whole, the oldest of a range
