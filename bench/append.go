@@ -184,9 +184,18 @@ func (r *Run) begin(ctx context.Context) error {
 	return nil
 }
 
-// warm writes until every file that is going to be used was written before.
+// WarmBytes is what Start writes, so that every file that is going to be used was written
+// before.
+func (w Append) WarmBytes() int64 {
+	if w.RetainBytes == 0 {
+		return 0
+	}
+	return w.RetainBytes + 4*w.SegmentBytes
+}
+
+// warm writes that.
 func (r *Run) warm(ctx context.Context) error {
-	target := uint64(r.w.RetainBytes + 4*r.w.SegmentBytes)
+	target := uint64(r.w.WarmBytes())
 	warm := r.w
 	warm.BatchBytes, warm.BatchRecords, warm.InFlight, warm.Workers = 1<<20, 0, 4, 1
 	for r.e.Stats().Store.FlushBytes < target {

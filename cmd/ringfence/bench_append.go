@@ -260,6 +260,9 @@ func (a *app) benchAppend(ctx context.Context, f benchFlags) (err error) {
 	if w.BatchBytes == 0 {
 		w.InFlight, w.Ahead = 1, 0
 	}
+	if n := w.WarmBytes(); n > 0 {
+		fmt.Fprintf(a.err, "bench: first %s are written that do not count, so that files are written again in what does; --retain 0 leaves that out\n", bytesText(n))
+	}
 	bar := a.progress("bench", int64(seconds*1000), func(ms int64) string { return fmt.Sprintf("%.1f s", float64(ms)/1000) })
 	w.Progress = func(done time.Duration, _ int64) { bar.set(done.Milliseconds()) }
 	res, floor, err := a.measureAppend(ctx, w, dir, f.floor, int64(f.floorSize))

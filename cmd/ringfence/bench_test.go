@@ -39,6 +39,9 @@ func TestBenchAppend(t *testing.T) {
 			t.Errorf("bench append %v: %+v", args, r)
 		}
 	}
+	if r := ringfence(t, "", "bench", "append", "--seconds", "0.1", "--retain", "2MiB", "--segment", "1MiB", "--batch", "64KiB", "--dir", dir); r.code != exitOK || !strings.Contains(r.err, "first 6.0 MiB are written that do not count") {
+		t.Errorf("with files that are written again: %+v", r)
+	}
 	// A rate that cannot be reached is no result.
 	if r := ringfence(t, "", "bench", "append", "--seconds", "0.2", "--retain", "0", "--dir", dir, "--rate", "1e6"); r.code != exitUnproven || !strings.Contains(r.out, "NO RESULT") {
 		t.Errorf("an impossible rate: %+v", r)

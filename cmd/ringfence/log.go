@@ -86,7 +86,7 @@ func whichAre(err error) error {
 // clientOptions are those of any server.
 func (a *app) clientOptions() (client.Options, error) {
 	o := client.Options{
-		Name: "ringfence " + thisVersion().String(), Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Name: "ringfence " + thisVersion().String(), Logger: slog.New(plainLog{w: a.err}),
 		RequestTimeout: a.client.timeout, DialTimeout: min(a.client.timeout, 10*time.Second),
 	}
 	err := a.credentials(&o)
