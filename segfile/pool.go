@@ -47,7 +47,8 @@ type Pool struct {
 	d disk.Disk
 	o PoolOptions
 
-	wake chan struct{} // tells Run that there may be work
+	refused error         // what kept files that an earlier run left from being used; set once
+	wake    chan struct{} // tells Run that there may be work
 
 	mu    sync.Mutex             // guards what follows; never held across I/O
 	num   uint64                 // of the next file
@@ -89,7 +90,8 @@ type PoolStats struct {
 	Recycled, Prepared, Grown, Removed uint64
 }
 
-// NewPool opens the pool of a tree and takes what an earlier run left in it.
+// NewPool opens the pool of a tree and takes what an earlier run left in it, but for files
+// that it cannot look at: of those [Pool.Run] tells.
 func NewPool(d disk.Disk, o PoolOptions) (*Pool, error) {
 	p := &Pool{d: d, o: o.withDefaults(), wake: make(chan struct{}, 1), dirs: map[fence.TopicID]bool{}}
 	for _, dir := range []string{poolDir, topicsDir} {
@@ -114,7 +116,8 @@ func NewPool(d disk.Disk, o PoolOptions) (*Pool, error) {
 			continue // not ours either, but the name is taken
 		}
 		if err := p.adopt(n, kind, e.Size); err != nil {
-			return nil, err
+			// It stays as it is, and nobody uses it.
+			p.refused = errors.Join(p.refused, err)
 		}
 	}
 	return p, nil

@@ -25,6 +25,9 @@ const pauseAfterError = time.Minute
 
 // Run does the pool's background work until ctx ends.
 func (p *Pool) Run(ctx context.Context, report func(error)) {
+	if p.refused != nil && report != nil {
+		report(p.refused)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
