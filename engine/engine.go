@@ -69,6 +69,9 @@ type Engine struct {
 	// lost says of segments that cannot be read, and not be written on, why. Set by
 	// Open, never again; see whyLost.
 	lost map[fence.SegmentID]error
+	// unsettled says that one of them was being written to: the process that opens the
+	// directory next is not to take it for closed.
+	unsettled bool
 	// givenUp are sealed segments without a file whose loss was accepted.
 	givenUp sync.Map // fence.SegmentID -> true
 
@@ -397,7 +400,7 @@ func (e *Engine) close(producers []*Producer) error {
 	e.tasks.Wait()
 	left, err := e.fenceAll()
 	errs = append(errs, err, e.closeMeta())
-	if errors.Join(errs...) == nil && left == 0 {
+	if errors.Join(errs...) == nil && left == 0 && !e.unsettled {
 		errs = append(errs, e.mark(&identity{}, stateClosed))
 	}
 	errs = append(errs, e.release())

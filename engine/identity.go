@@ -42,7 +42,7 @@ type Stop string
 const (
 	StopNew     Stop = "new"     // there was none
 	StopClean   Stop = "clean"   // it closed the engine
-	StopUnclean Stop = "unclean" // it was killed, or the machine went down
+	StopUnclean Stop = "unclean" // it was killed, or the machine went down, or it could not close a segment
 	StopUnknown Stop = "unknown" // the log was put back from a copy, or an Open before failed half-way
 )
 

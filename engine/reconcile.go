@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ringfence/ringfence/cp"
@@ -19,7 +21,8 @@ import (
 //	sealed     ends where it should         served
 //	sealed     begins or ends elsewhere     lost: reading it and writing behind it is an error
 //	sealed     damaged, or not there        lost
-//	any        may not be opened            lost, until its owner is put right
+//	any        cannot be looked at          lost, until that is put right; so are all of a directory
+//	any        cannot be closed             likewise
 //	sealed     not there and given up       skipped by readers, who are told
 //	active     recovered                    sealed where it ends
 //	active     recovered, not fenced        served; fenced and sealed once there is space
@@ -57,20 +60,18 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 		if err != nil {
 			return err
 		}
+		dir := segfile.Dir(topic.ID)
+		known[dir] = true
 		for _, s := range segments {
 			file := segfile.Name(s.ID)
 			known[file] = true
-			next := "put it back from a copy"
-			if s.Phase != cp.Active { // else nobody knows what was in it
-				next += "; " + withoutCopy
-			}
-			if n, bad := damaged[file]; bad && errors.Is(n.Err, fs.ErrPermission) {
-				e.lose(file, s.ID, fmt.Errorf("%w: %w: let the user that this process runs as read and write it (chown, chmod), and open the directory again: nothing need be lost", ErrDamaged, e.placed(n)))
-			} else if bad {
-				e.lose(file, s.ID, fmt.Errorf("%w: %w: %s", ErrDamaged, e.placed(n), next))
-			}
-			if err := foreign[file]; err != nil {
-				e.lose(file, s.ID, fmt.Errorf("%w: file %s: %w: %s", ErrDamaged, e.pathOf(s.ID), err, next))
+			for _, name := range []string{dir, file} {
+				if n, bad := damaged[name]; bad {
+					e.lose(file, s.ID, e.whyUnread(n, s))
+				}
+				if err := foreign[name]; err != nil {
+					e.lose(file, s.ID, fmt.Errorf("%w: %s: %w: %s", ErrDamaged, filepath.Join(e.tree, name), err, putBack(s)))
+				}
 			}
 			if s.Phase == cp.Active {
 				open = append(open, s)
@@ -90,29 +91,65 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	}
 	var records atomic.Uint64
 	var unwritten atomic.Int64
+	var mu sync.Mutex // guards what is lost, until several returns
 	err = several(open, func(s *cp.Segment) error {
 		n, written, err := e.sealLeftOpen(s, latched[s.ID])
 		records.Add(n)
 		if !written {
 			unwritten.Add(1)
 		}
+		if unsure := (*unsureError)(nil); errors.As(err, &unsure) {
+			mu.Lock()
+			defer mu.Unlock()
+			file := segfile.Name(s.ID)
+			e.lose(file, s.ID, e.whyUnread(store.FileNote{File: file, ID: s.ID, Err: unsure.error}, s))
+			return nil
+		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	for _, s := range open {
+		e.unsettled = e.unsettled || e.lost[s.ID] != nil
+	}
 	r.Records, r.Unwritten = records.Load(), int(unwritten.Load())
-	return e.setAsideUnknown(known, rec)
+	e.setAsideUnknown(known, rec)
+	return nil
+}
+
+// unsureError says that nobody can tell whether a fence is durable.
+type unsureError struct{ error }
+
+// putBack is what to do about a segment whose file is not what it was.
+func putBack(s *cp.Segment) string {
+	if s.Phase == cp.Active { // nobody knows what was in it
+		return "put it back from a copy"
+	}
+	return "put it back from a copy; " + withoutCopy
+}
+
+// whyUnread is why a segment is lost whose file, or the directory of it, is damaged or
+// cannot be looked at.
+func (e *Engine) whyUnread(n store.FileNote, s *cp.Segment) error {
+	do := putBack(s)
+	switch {
+	case errors.Is(n.Err, fs.ErrPermission):
+		do = "let the user that this process runs as read and write it (chown, chmod), and open the directory again: nothing need be lost"
+	case !errors.Is(n.Err, segfile.ErrDamaged):
+		do = "the kernel's log may say more; put that right and open the directory again, and nothing need be lost, or else " + do
+	}
+	return fmt.Errorf("%w: %w: %s", ErrDamaged, e.placed(n), do)
 }
 
 // placed is why a file is damaged, with the path that it is found under from anywhere.
 func (e *Engine) placed(n store.FileNote) error {
 	if c := (*segfile.CorruptError)(nil); errors.As(n.Err, &c) {
 		at := *c
-		at.File = e.pathOf(n.ID)
+		at.File = filepath.Join(e.tree, n.File)
 		return &at
 	}
-	return fmt.Errorf("file %s: %w", e.pathOf(n.ID), n.Err)
+	return fmt.Errorf("%s: %w", filepath.Join(e.tree, n.File), n.Err)
 }
 
 // lose notes that a segment cannot be served.
@@ -144,8 +181,8 @@ func (e *Engine) compare(s *cp.Segment) {
 		return
 	}
 	if m := seg.Meta(); m.Base != s.Start || m.Salt != s.Salt {
-		e.lose(file, s.ID, fmt.Errorf("%w: file %s begins at offset %d with salt %x, and was made at offset %d with salt %x: it is another segment of this name: put it back from a copy of the same time; %s",
-			ErrDamaged, e.pathOf(s.ID), m.Base, m.Salt, s.Start, s.Salt, withoutCopy))
+		e.lose(file, s.ID, fmt.Errorf("%w: file %s begins at offset %d with salt %x, and was made at offset %d with salt %x: it is another segment of this name, perhaps of another time: %s",
+			ErrDamaged, e.pathOf(s.ID), m.Base, m.Salt, s.Start, s.Salt, putBack(s)))
 		return
 	}
 	if end, _ := seg.Fenced(); end.Offset != s.Start+s.Length || end.Bytes != s.Bytes {
@@ -172,8 +209,8 @@ func (e *Engine) sealLeftOpen(s *cp.Segment, latched bool) (records uint64, writ
 			e.log.Warn("segment was announced and has no file, as a process leaves it that is killed before the first record: closed where it begins; had somebody removed the file, its records would be lost",
 				"segment", s.ID, "file", segfile.Name(s.ID), "offset", s.Start)
 		}
-		if seg, err = e.create(s.ID, e.store.CreateFromReserve); errors.Is(err, ErrDamaged) || errors.Is(err, ErrOutOfSpace) {
-			// What it would carry on is lost, or there is no space: whoever writes to the
+		if seg, err = e.create(s.ID, e.store.CreateFromReserve); errors.Is(err, ErrDamaged) || errors.Is(err, ErrStorage) {
+			// What it would carry on is lost, or it cannot be made: whoever writes to the
 			// range finds that out. Reads go on.
 			e.log.Warn("segment without a file stays open", "segment", s.ID, "err", err)
 			return 0, false, nil
@@ -186,7 +223,7 @@ func (e *Engine) sealLeftOpen(s *cp.Segment, latched bool) (records uint64, writ
 	records = seg.CommitMark() - s.Start
 	if !latched {
 		if err = seg.RenewLatch(); err != nil {
-			return records, written, err
+			return 0, true, &unsureError{err}
 		}
 	}
 	if err = e.roll(seg, false); errors.Is(err, ErrOutOfSpace) {
@@ -198,18 +235,20 @@ func (e *Engine) sealLeftOpen(s *cp.Segment, latched bool) (records uint64, writ
 	if err == nil && written {
 		err = e.dropEmpty(seg)
 	}
+	if file := (*store.SegmentError)(nil); errors.As(err, &file) {
+		e.log.Warn("the file of a segment that is not needed any more stays for now", "segment", s.ID, "err", err)
+		err = nil
+	}
 	return records, written, err
 }
 
-// setAsideUnknown moves what the metadata does not list out of the way.
-func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) error {
+// setAsideUnknown moves what the metadata does not list out of the way. What cannot be moved
+// stays: nobody reads it, and the next start tries again.
+func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) {
 	for _, n := range slices.Concat(rec.Unknown, rec.Damaged) {
-		if known[n.File] {
-			continue
-		}
-		to, err := e.store.SetAside(n.File)
-		if err := e.setAside(n.File, to, err); err != nil {
-			return err
+		if !known[n.File] {
+			to, err := e.store.SetAside(n.File)
+			e.setAside(n.File, to, err)
 		}
 	}
 	for _, id := range e.store.IDs() {
@@ -218,22 +257,20 @@ func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) err
 		}
 		seg, err := e.store.Segment(id)
 		if err != nil {
-			return err
+			continue
 		}
 		if e.wasDeleted(seg) {
 			if err := e.store.Delete(id); err != nil {
-				return err
+				e.log.Warn("the file of a deleted segment stays for now", "segment", id, "err", err)
+				continue
 			}
 			e.log.Info("file of a deleted segment removed", "segment", id)
 			e.report.Removed++
 			continue
 		}
 		to, err := e.store.SetAsideSegment(id)
-		if err := e.setAside(segfile.Name(id), to, err); err != nil {
-			return err
-		}
+		e.setAside(segfile.Name(id), to, err)
 	}
-	return nil
 }
 
 // wasDeleted says whether a file that the metadata does not list is that of a segment
@@ -261,16 +298,11 @@ func (e *Engine) wasDeleted(seg *store.Segment) (deleted bool) {
 	return deleted
 }
 
-// setAside notes where a file went. On a full disk it may stay: nobody reads it, and
-// the next start tries again.
-func (e *Engine) setAside(file, to string, err error) error {
-	switch {
-	case err == nil:
-		e.report.SetAside = append(e.report.SetAside, to)
-	case errors.Is(fromHost(err), ErrOutOfSpace):
-		e.log.Warn("no space to set a file aside", "file", file, "err", err)
-	default:
-		return err
+// setAside notes where a file went.
+func (e *Engine) setAside(file, to string, err error) {
+	if err != nil {
+		e.log.Warn("a file that nobody knows stays where it is", "file", file, "err", err)
+		return
 	}
-	return nil
+	e.report.SetAside = append(e.report.SetAside, to)
 }

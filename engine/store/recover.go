@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
@@ -20,7 +21,7 @@ type Recovery struct {
 	Fenced    int        // closed before: nothing to do
 	Recovered []Verdict  // left open by an earlier process, now fenced
 	Unfenced  []Verdict  // likewise, and there was no space for the fence: Segment.Fence tries again
-	Damaged   []FileNote // served to nobody as if complete
+	Damaged   []FileNote // served to nobody as if complete; also what cannot be looked at, or closed, and then a topic's directory perhaps
 	Faulty    []FileNote // among Fenced and Recovered: readable, but not every byte is as it should be
 	Unknown   []FileNote // to be set aside (SetAside)
 }
@@ -43,6 +44,7 @@ type found struct {
 	name string
 	size int64
 	dir  bool
+	err  error // it is a directory, and what is in it is not known
 }
 
 // survey is what was found of every file.
@@ -56,10 +58,12 @@ type survey struct {
 	dirs map[string]*dirSync
 }
 
-// dirSync is a directory's sync, which is done once.
+// dirSync is a directory's sync, which is done once. After one that failed another proves
+// nothing.
 type dirSync struct {
-	mu   sync.Mutex // guards done; held across the sync
+	mu   sync.Mutex // guards the following; held across the sync
 	done bool
+	err  error
 }
 
 // syncDir makes the names in a directory durable: those that recovery found there
@@ -75,10 +79,12 @@ func (r *survey) syncDir(d disk.Disk, dir string) error {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if one.done {
-		return nil
+		return one.err
 	}
 	err := d.SyncDir(dir)
-	one.done = err == nil
+	if one.done = !errors.Is(err, disk.ErrNoSpace); one.done {
+		one.err = err
+	}
 	return err
 }
 
@@ -214,26 +220,49 @@ func (s *Store) listFiles() ([]found, error) {
 			continue
 		}
 		entries, err := s.disk.List(dir)
-		if err != nil {
+		if ofProcess(err) {
 			return nil, fmt.Errorf("store: list %s: %w", dir, err)
+		}
+		if err != nil { // the others can be read
+			files = append(files, found{name: dir, dir: true, err: err})
+			continue
 		}
 		for _, e := range entries {
 			if name := dir + "/" + e.Name; e.Dir || !segfile.IsLossRecord(name) {
-				files = append(files, found{name, e.Size, e.Dir})
+				files = append(files, found{name: name, size: e.Size, dir: e.Dir})
 			}
 		}
 	}
 	return files, nil
 }
 
-// lookAt says what one file is, and opens it if it is fenced. It writes nothing.
+// ofProcess says whether an error is none of a file but of the process, or the machine, that
+// wants to use it.
+func ofProcess(err error) bool {
+	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, disk.ErrClosed} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// lookAt says what one file is, and opens it if it is fenced. It writes nothing. What cannot
+// be looked at is unknown, and no reason to keep the others from being read.
 func (s *Store) lookAt(f found) (outcome, error) {
+	if f.err != nil {
+		return outcome{damaged: &FileNote{File: f.name, Err: f.err}}, nil
+	}
 	if f.dir { // it may have the name of a segment to come
 		return outcome{unknown: &FileNote{File: f.name, Err: errors.New("a directory where only segment files are")}}, nil
 	}
 	id, ok := segfile.ParseName(f.name)
 	if !ok {
-		return outcome{unknown: &FileNote{File: f.name, Err: errors.New("not a segment file's name")}}, nil
+		why := "not a segment file's name"
+		if path.Dir(f.name) == segfile.TopicsDir {
+			why = "not a directory, where each topic has one; links are not followed"
+		}
+		return outcome{unknown: &FileNote{File: f.name, Err: errors.New(why)}}, nil
 	}
 	r, v, err := segfile.Look(s.disk, f.name)
 	if r != nil {
@@ -245,16 +274,14 @@ func (s *Store) lookAt(f found) (outcome, error) {
 	switch {
 	case err == nil:
 		return outcome{open: v, faults: v.Faults}, nil
-	case errors.Is(err, segfile.ErrNewer):
-		return outcome{}, err // a newer program's: refuse to start
-	case errors.Is(err, segfile.ErrDamaged):
-		return outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
-	case errors.Is(err, fs.ErrPermission): // what is in it is unknown, and the others can be read
-		return outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
-	case errors.Is(err, segfile.ErrForeign), errors.Is(err, segfile.ErrNeverUsed):
+	case errors.Is(err, segfile.ErrNewer): // a newer program's: refuse to start
+		return outcome{}, err
+	case errors.Is(err, segfile.ErrForeign), errors.Is(err, segfile.ErrNeverUsed), errors.Is(err, disk.ErrInvalid): // or no plain file
 		return outcome{unknown: &FileNote{File: f.name, Err: err}}, nil
+	case ofProcess(err):
+		return outcome{}, err
 	}
-	return outcome{}, err
+	return outcome{damaged: &FileNote{File: f.name, ID: id, Err: err}}, nil
 }
 
 // finish writes what is missing.
@@ -349,8 +376,13 @@ func (s *Store) fenceLeftOpen(sv *survey, o *outcome) error {
 		o.seg, err = s.adoptOpen(v, hardened, err)
 		return err
 	}
-	if err != nil {
-		return fmt.Errorf("fence %s: %w", v.Name, storageError(err))
+	if ofProcess(err) {
+		return fmt.Errorf("fence %s: %w", v.Name, err)
+	}
+	if err != nil { // it is closed or not: nothing is shown of it until that is known
+		err = fmt.Errorf("it was left open, and cannot be closed: %w", storageError(err))
+		*o = outcome{damaged: &FileNote{File: v.Name, ID: v.Meta.ID, Err: err}}
+		return nil
 	}
 	r, err := v.Reader()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/ringfence/ringfence/fence"
@@ -248,43 +249,99 @@ func TestDamagedHeader(t *testing.T) {
 	}
 }
 
-// denying is a disk that does not let its user open one file.
+// denying is a disk with a directory that cannot be listed, a file that cannot be opened, and
+// one that can only be read.
 type denying struct {
 	disk.Disk
-	name   string
-	denied int
+	dir, file, readOnly string
+	err                 error
+	denied              int
 }
 
 func (d *denying) Open(name string, readOnly bool) (disk.File, error) {
-	if name == d.name {
+	if name == d.file || name == d.readOnly && !readOnly {
 		d.denied++
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+		return nil, &fs.PathError{Op: "open", Path: name, Err: d.err}
 	}
 	return d.Disk.Open(name, readOnly)
 }
 
-// A file that may not be opened is unknown, and neither empty nor a reason to keep the
+func (d *denying) List(dir string) ([]disk.Entry, error) {
+	if dir == d.dir {
+		d.denied++
+		return nil, &fs.PathError{Op: "list", Path: dir, Err: d.err}
+	}
+	return d.Disk.List(dir)
+}
+
+// What cannot be looked at, or closed, is unknown, and neither empty nor a reason to keep the
 // others from being read.
-func TestFileThatMayNotBeOpened(t *testing.T) {
+func TestWhatCannotBeLookedAt(t *testing.T) {
+	other := fence.SegmentID{Range: fence.RangeID{Topic: fence.TopicID{1}}}
+	id := segID(0, 0)
+	name := segfile.Name(id)
+	for what, no := range map[string]denying{
+		"directory":           {dir: segfile.Dir(testTopic), err: fs.ErrPermission},
+		"directory, broken":   {dir: segfile.Dir(testTopic), err: syscall.EIO},
+		"file":                {file: name, err: fs.ErrPermission},
+		"file, broken":        {file: name, err: syscall.EIO},
+		"file, a loop":        {file: name, err: syscall.ELOOP},
+		"file to be closed":   {readOnly: name, err: fs.ErrPermission},
+		"broken when written": {readOnly: name, err: syscall.EIO},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := newDisk(12)
+			rng := rand.New(rand.NewPCG(12, 31))
+			b, c := (&source{id: 7}).next(rng, 3, 100), (&source{id: 8}).next(rng, 3, 100)
+			leaveOpen(t, d, other, 0, c)
+			d = d.Reopen()
+			leaveOpen(t, d, id, 0, b)
+			no.Disk = d.Reopen()
+			s, rec := openStore(t, &no, testOptions())
+			if no.denied == 0 || len(rec.Damaged) != 1 || !errors.Is(rec.Damaged[0].Err, no.err) || len(rec.Unknown) > 0 {
+				t.Fatalf("denied %d times: %+v", no.denied, rec)
+			}
+			if n := rec.Damaged[0]; n.File != no.dir && (n.File != name || n.ID != id) {
+				t.Fatalf("%+v", n)
+			}
+			holds(t, mustSegment(t, s, other), c)
+			if _, err := s.Segment(id); !errors.Is(err, ErrNoSegment) {
+				t.Fatal(err)
+			}
+			if _, err := s.Create(t.Context(), metaOf(id, 0), nil); err == nil {
+				t.Fatal("a file that may not be opened was replaced by a new segment")
+			}
+			closeStore(t, s)
+			s, _ = openStore(t, d.Reopen(), testOptions())
+			holds(t, mustSegment(t, s, id), b)
+		})
+	}
+}
+
+// What is the process's own fault is said of no file.
+func TestStartWithoutDescriptors(t *testing.T) {
 	d := newDisk(12)
-	rng := rand.New(rand.NewPCG(12, 31))
-	b, c := (&source{id: 7}).next(rng, 3, 100), (&source{id: 8}).next(rng, 3, 100)
-	name := leaveOpen(t, d, segID(0, 0), 0, b)
-	d = d.Reopen()
-	leaveOpen(t, d, segID(1, 0), 0, c)
-	no := &denying{Disk: d.Reopen(), name: name}
-	s, rec := openStore(t, no, testOptions())
-	if no.denied == 0 || len(rec.Damaged) != 1 || rec.Damaged[0].ID != segID(0, 0) || !errors.Is(rec.Damaged[0].Err, fs.ErrPermission) {
-		t.Fatalf("denied %d times: %+v", no.denied, rec)
+	leaveOpen(t, d, segID(0, 0), 0, (&source{id: 7}).next(rand.New(rand.NewPCG(12, 32)), 3, 100))
+	no := &denying{Disk: d.Reopen(), file: segfile.Name(segID(0, 0)), err: syscall.EMFILE}
+	if _, rec, err := Open(no, testOptions(), nil); !errors.Is(err, syscall.EMFILE) || no.denied == 0 {
+		t.Fatalf("%+v %v", rec, err)
 	}
-	holds(t, mustSegment(t, s, segID(1, 0)), c)
-	if _, err := s.Segment(segID(0, 0)); !errors.Is(err, ErrNoSegment) {
-		t.Fatal(err)
-	}
-	if _, err := s.Create(t.Context(), metaOf(segID(0, 0), 0), nil); err == nil {
-		t.Fatal("a file that may not be opened was replaced by a new segment")
+}
+
+// A sync of a directory that failed is not tried again for the next file in it.
+func TestDirectoryIsNotSyncedAgain(t *testing.T) {
+	d := newDisk(12)
+	s, _ := openStore(t, d, testOptions())
+	for i := range uint32(3) {
+		put(t, newSegment(t, s, segID(i, 0), 0, nil), (&source{id: 7}).next(rand.New(rand.NewPCG(12, 33)), 3, 100))
 	}
 	closeStore(t, s)
-	s, _ = openStore(t, d.Reopen(), testOptions())
-	holds(t, mustSegment(t, s, segID(0, 0)), b)
+	d = d.Reopen()
+	fault := d.Fail(simdisk.Nth(1, syscall.EIO, func(e simdisk.Event) bool {
+		return e.Action == simdisk.SyncDir && e.Name == segfile.Dir(testTopic)
+	}))
+	_, rec := openStore(t, d, testOptions())
+	if fault.ErrorCount() != 1 || len(rec.Damaged) != 3 {
+		t.Fatalf("%d failed: %+v", fault.ErrorCount(), rec)
+	}
 }
