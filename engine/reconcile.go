@@ -26,7 +26,7 @@ import (
 //	sealed     not there and given up       skipped by readers, who are told
 //	active     recovered                    sealed where it ends
 //	active     recovered, not fenced        served; fenced and sealed once there is space
-//	active     damaged, or no segment       lost
+//	active     damaged, or another segment  lost
 //	active     not there                    sealed where it begins: it never took a record
 //	-          whole, of a deleted segment  removed: the process ended between the two
 //	-          any other                    set aside
@@ -73,10 +73,9 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 					e.lose(file, s.ID, fmt.Errorf("%w: %s: %w: %s", ErrDamaged, filepath.Join(e.tree, name), err, putBack(s)))
 				}
 			}
+			e.compare(s)
 			if s.Phase == cp.Active {
 				open = append(open, s)
-			} else {
-				e.compare(s)
 			}
 		}
 	}
@@ -162,13 +161,16 @@ func (e *Engine) lose(file string, id fence.SegmentID, err error) {
 // withoutCopy is what to do about a sealed segment whose file nobody can make good.
 const withoutCopy = "without one, move it out of the directory, and 'ringfence segment accept-loss' of its name gives up what was in it"
 
-// compare holds a sealed segment's file against the metadata.
+// compare holds a segment's file against the metadata.
 func (e *Engine) compare(s *cp.Segment) {
 	if e.lost[s.ID] != nil {
 		return
 	}
 	file := segfile.Name(s.ID)
 	seg, err := e.store.Segment(s.ID)
+	if err != nil && s.Phase == cp.Active {
+		return // perhaps it never had one
+	}
 	if err != nil {
 		known, err := segfile.GivenUp(e.store.Disk(), s.ID, s.Salt, s.Start, s.Length)
 		if known {
@@ -184,6 +186,9 @@ func (e *Engine) compare(s *cp.Segment) {
 		e.lose(file, s.ID, fmt.Errorf("%w: file %s begins at offset %d with salt %x, and was made at offset %d with salt %x: it is another segment of this name, perhaps of another time: %s",
 			ErrDamaged, e.pathOf(s.ID), m.Base, m.Salt, s.Start, s.Salt, putBack(s)))
 		return
+	}
+	if s.Phase == cp.Active {
+		return // what is in it says where it ends
 	}
 	if end, _ := seg.Fenced(); end.Offset != s.Start+s.Length || end.Bytes != s.Bytes {
 		e.lose(file, s.ID, fmt.Errorf("%w: file %s ends at offset %d with %d bytes, and was sealed at offset %d with %d bytes: put it back from a copy of the same time; %s",

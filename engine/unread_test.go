@@ -28,6 +28,41 @@ func leftFile(t testing.TB, dir string) string {
 	return newest
 }
 
+// An open segment's file of another history of the same directory has the same name and
+// begins at the same offset. None of its records is taken for this one's.
+func TestOpenSegmentOfAnotherHistory(t *testing.T) {
+	dir := t.TempDir()
+	kill(t, dir)
+	other := copyTree(t, dir)
+	kill(t, dir)
+	kill(t, other)
+	path := leftFile(t, dir)
+	own, err := os.ReadFile(path)
+	must(t, err)
+	foreign, err := os.ReadFile(leftFile(t, other))
+	must(t, err)
+	must(t, os.WriteFile(path, foreign, 0o600))
+	for range 2 {
+		e := open(t, dir, Options{})
+		if n := len(e.Opened().Damaged); n != 1 {
+			t.Fatalf("%d damaged files", n)
+		}
+		got, err := readUntil(t, e, "left")
+		is(t, err, ErrDamaged, filepath.Base(path), "another segment of this name")
+		if len(got) != 10 {
+			t.Errorf("read %q", got)
+		}
+		_, err = newProducer(t, e, ProducerOptions{Topic: "left"}).Produce(within(t), Record{Value: []byte("v")})
+		is(t, err, ErrDamaged, filepath.Base(path))
+		shut(t, e)
+	}
+	must(t, os.WriteFile(path, own, 0o600))
+	e := open(t, dir, Options{})
+	if got := readAll(t, e, "left", FromStart()); len(got) != 20 {
+		t.Errorf("read %q", got)
+	}
+}
+
 // What lies in one topic's directory, or in its place, keeps no other topic from being
 // opened, and is neither moved nor taken for a topic without records: once it is put right
 // everything is there.
