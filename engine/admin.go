@@ -49,7 +49,7 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	if err := api.CheckTopic(name); err != nil {
 		return err
 	}
-	if err := e.enter(ctx); err != nil {
+	if err := e.enterToFence(ctx); err != nil {
 		return err
 	}
 	defer e.end()
@@ -125,7 +125,7 @@ func (e *Engine) removeSegment(id fence.SegmentID) error {
 // SplitRange closes a range and opens two in its place, each with half of its keys.
 // Producers and consumers go on by themselves.
 func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error) {
-	if err := e.enter(ctx); err != nil {
+	if err := e.enterToFence(ctx); err != nil {
 		return 0, 0, err
 	}
 	defer e.end()
@@ -147,7 +147,7 @@ func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left
 // MergeRanges closes two ranges that are the halves of one block of keys and opens
 // one in their place.
 func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error) {
-	if err := e.enter(ctx); err != nil {
+	if err := e.enterToFence(ctx); err != nil {
 		return 0, err
 	}
 	defer e.end()
@@ -241,7 +241,7 @@ func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
 	if err := api.CheckTopic(topic); err != nil {
 		return 0, err
 	}
-	if err := e.enter(ctx); err != nil {
+	if err := e.enterToFence(ctx); err != nil {
 		return 0, err
 	}
 	defer e.end()

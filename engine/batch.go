@@ -54,6 +54,9 @@ type call struct {
 func (p *Producer) freshBatch(ctx context.Context, size int) (*batch, error) {
 	slab, ok := p.e.arena.Alloc(size)
 	if !ok {
+		if err := p.e.notCalledBack(); err != nil {
+			return nil, err
+		}
 		p.mu.Unlock()
 		var err error
 		slab, err = p.e.arena.AllocWait(ctx, size)

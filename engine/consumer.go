@@ -120,6 +120,9 @@ func (c *Consumer) Poll(ctx context.Context, max int) (Page, error) {
 		if err != nil || len(page.Records) > 0 || len(page.Skips) > 0 {
 			return page, err
 		}
+		if err := c.e.notCalledBack(); err != nil {
+			return page, err
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():

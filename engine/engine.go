@@ -55,6 +55,8 @@ type Engine struct {
 	access access // what the metadata knows of users
 	hasher *hasher
 
+	callbacks atomic.Int32 // that run now
+
 	rolls chan struct{} // something may be owed; holds one
 	quit  chan struct{}
 	tasks sync.WaitGroup
@@ -326,6 +328,14 @@ func (e *Engine) enter(ctx context.Context) error {
 	return nil
 }
 
+// enterToFence is enter for calls that close segments.
+func (e *Engine) enterToFence(ctx context.Context) error {
+	if err := e.notCalledBack(); err != nil {
+		return err
+	}
+	return e.enter(ctx)
+}
+
 func (e *Engine) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -368,8 +378,11 @@ func (e *Engine) delist(p *Producer) {
 // meanwhile, waits and gets the same answer.
 //
 // Close consumers and discard batches first: what they hold cannot be given back,
-// which is an error, though nothing is lost.
+// which is an error, though nothing is lost. A callback cannot close the engine.
 func (e *Engine) Close() error {
+	if err := e.notCalledBack(); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	if e.closing {
 		e.mu.Unlock()

@@ -304,8 +304,8 @@ func (p *Producer) conclude(b *batch, place Placement, err error) {
 		if done != nil {
 			close(done) // without mu, which those who wake up need
 		}
-		for i := range b.calls {
-			b.calls[i].done(b.placeOf(b.calls[i].at), b.err)
+		if len(b.calls) > 0 {
+			b.callBack()
 		}
 		p.mu.Lock()
 	}

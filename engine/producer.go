@@ -112,6 +112,9 @@ func (e *Engine) NewProducer(o ProducerOptions) (*Producer, error) {
 // caller that is driving the disk at that moment, for others as well, returns only when
 // the disk has answered.
 func (p *Producer) Produce(ctx context.Context, r Record) (Placement, error) {
+	if err := p.e.notCalledBack(); err != nil {
+		return Placement{}, about(p.name, -1, err)
+	}
 	t, err := p.take(ctx, &r, nil)
 	if err != nil {
 		return Placement{}, err
@@ -138,7 +141,9 @@ type taken struct {
 //
 // done, which may be nil, is called once, when the record is durable or has failed. Within
 // a range the calls come in the order of the records. done runs on an engine goroutine,
-// which others wait for: it must not block.
+// which others wait for: it must not block. What would wait there for the disk fails with
+// ErrOverloaded instead: Append and [Batch.Send] without room, and always Produce, Flush and
+// Close.
 func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, error)) error {
 	if done == nil {
 		done = func(Placement, error) {}
@@ -390,7 +395,7 @@ func (p *Producer) wait(ctx context.Context) error {
 		p.mu.Unlock()
 	})
 	defer stop()
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(ctx.Err(), p.e.notCalledBack()); err != nil {
 		return err
 	}
 	p.changed.Wait()
@@ -398,8 +403,12 @@ func (p *Producer) wait(ctx context.Context) error {
 }
 
 // Close takes no more records, flushes and ends the producer. If ctx ends first, what is
-// not handed to the disk yet fails with ErrClosed, and Close returns ctx's error.
+// not handed to the disk yet fails with ErrClosed, and Close returns ctx's error. A callback
+// cannot close a producer.
 func (p *Producer) Close(ctx context.Context) error {
+	if err := p.e.notCalledBack(); err != nil {
+		return about(p.name, -1, err)
+	}
 	p.mu.Lock()
 	p.closed = true
 	p.changed.Broadcast()

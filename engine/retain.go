@@ -59,7 +59,7 @@ func (e *Engine) retainSoon() {
 
 // Retain looks at retention and age rolls now.
 func (e *Engine) Retain(ctx context.Context) (RetainReport, error) {
-	if err := e.enter(ctx); err != nil {
+	if err := e.enterToFence(ctx); err != nil {
 		return RetainReport{}, err
 	}
 	defer e.end()

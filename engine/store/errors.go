@@ -14,7 +14,7 @@ var (
 	ErrNoSegment       = errors.New("store: no such segment")                     // never stored here, or deleted
 	ErrStorage         = api.ErrStorage                                           // this copy takes no more; roll to a new segment
 	ErrOutOfSpace      = api.ErrOutOfSpace                                        // behind a roll if it is an ErrStorage too
-	ErrOverloaded      = errors.New("store: too much waits for this segment")     // wait for acknowledgements, then retry
+	ErrOverloaded      = api.ErrOverloaded                                        // wait for acknowledgements, then retry
 	ErrDamaged         = api.ErrDamaged                                           // see the message for file and byte
 	ErrGap             = errors.New("store: a batch before this one is missing")  // resend from the producer's last acknowledged sequence
 	ErrUnknownProducer = errors.New("store: producer is not known here any more") // its state was evicted: start a new producer id
