@@ -34,6 +34,10 @@ var ErrTooLarge = errors.New("buddy: larger than the arena")
 // room for them: some that are kept long must not keep others from a block of the largest size
 // that anybody asks for. More than a quarter, and the turns of a few large batches would be
 // short ones.
+//
+// Who waits for a large block would do so for ever while others take and free small ones. So
+// after a while the first who waits has a place kept for it, where a block of its size is
+// nearest to being whole: what is freed there nobody else gets. Others go on beside it.
 type Arena struct {
 	mem  []byte  // never set again
 	base uintptr // of mem
@@ -45,7 +49,20 @@ type Arena struct {
 	largest int        // the order of the largest blocks that are asked for; set once
 	inUse   int64
 	peak    int64
-	waiters []*waiter // in order of arrival; Free serves the first before anybody
+	waiters []*waiter // in order of arrival; none of them can be served by what is free
+	passed  int       // frees that were of no use to the first of them
+	kept    place     // for that one
+}
+
+// place is where a block of an order is to become whole.
+type place struct {
+	page, order int
+	is          bool // there is one
+}
+
+// holds says whether the block of an order at a page lies in it.
+func (p *place) holds(page, order int) bool {
+	return p.is && order <= p.order && page>>p.order == p.page>>p.order
 }
 
 // turnOrder is the order of the smallest blocks that are given out in turn: 64 KiB.
@@ -56,12 +73,14 @@ const turnOrder = 4
 const mostAsked = 8 << 20
 
 // A page's state byte: the order of the block that starts there, and whether it
-// is free or given out. Pages inside a block are stateInside.
+// is free, given out, for long perhaps, or free and kept. Pages inside a block are stateInside.
 const (
 	stateInside = 0
+	stateKept   = 0x20
 	stateFree   = 0x40
 	stateTaken  = 0x80
-	orderMask   = 0x3f
+	stateLong   = stateTaken | stateFree
+	orderMask   = 0x1f
 )
 
 type waiter struct {
@@ -115,27 +134,31 @@ func (a *Arena) Alloc(n int) ([]byte, bool) {
 func (a *Arena) Pack(n int) ([]byte, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.takeBy(n, a.tight)
+	b, ok := a.takeBy(n, a.tight)
+	if ok {
+		a.state[int(address(b)-a.base)/Block] |= stateLong
+	}
+	return b, ok
 }
 
 // Takes is how much of the arena n bytes take: the size of their block.
 func (a *Arena) Takes(n int) int { return Block << orderOf(n) }
 
-// AllocWait is Alloc that waits for memory, behind those who wait already, until
-// ctx ends. More than the arena could ever give is refused at once.
+// AllocWait is Alloc that waits for memory, behind those who wait already for so much or
+// less, until ctx ends. More than the arena could ever give is refused at once.
 func (a *Arena) AllocWait(ctx context.Context, n int) ([]byte, error) {
 	if order := orderOf(n); order >= len(a.free) {
 		return nil, fmt.Errorf("%w: %d bytes can never fit %d", ErrTooLarge, n, len(a.mem))
 	}
 	a.mu.Lock()
-	if len(a.waiters) == 0 {
-		if b, ok := a.take(n); ok {
-			a.mu.Unlock()
-			return b, nil
-		}
+	if b, ok := a.take(n); ok { // nobody who waits can do with it
+		a.mu.Unlock()
+		return b, nil
 	}
 	w := &waiter{n: n, ready: make(chan []byte, 1)}
-	a.waiters = append(a.waiters, w)
+	if a.waiters = append(a.waiters, w); len(a.waiters) == 1 {
+		a.passed = 0
+	}
 	a.mu.Unlock()
 
 	select {
@@ -148,7 +171,10 @@ func (a *Arena) AllocWait(ctx context.Context, n int) ([]byte, error) {
 	for i, o := range a.waiters {
 		if o == w {
 			a.waiters = append(a.waiters[:i], a.waiters[i+1:]...)
-			a.serve() // those behind may want less
+			if i == 0 {
+				a.giveUp()
+				a.serve()
+			}
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -171,6 +197,10 @@ func (a *Arena) Free(b []byte) {
 	order := int(a.state[page] & orderMask)
 	a.inUse -= Block << order
 	a.state[page] = stateInside
+	if a.kept.holds(page, order) {
+		a.freeKept(page, order)
+		return
+	}
 	for order < len(a.free)-1 {
 		buddy := page ^ 1<<order
 		if buddy+1<<order > len(a.state) || a.state[buddy] != stateFree|uint8(order) {
@@ -235,10 +265,14 @@ func (a *Arena) Check() error {
 		s := a.state[page]
 		order := int(s & orderMask)
 		switch {
-		case s&(stateFree|stateTaken) == 0 || page&(1<<order-1) != 0:
+		case s&(stateFree|stateTaken|stateKept) == 0 || page&(1<<order-1) != 0:
 			return fmt.Errorf("buddy: arena page %d starts no block (state %#x)", page, s)
 		case s&stateTaken != 0:
 			taken += Block << order
+		case s&stateKept != 0:
+			if !a.kept.holds(page, order) || order == a.kept.order {
+				return fmt.Errorf("buddy: arena page %d is kept (state %#x), and the place is %+v", page, s, a.kept)
+			}
 		default:
 			free++
 		}
@@ -357,15 +391,107 @@ func (a *Arena) nextBelow(want, end int) (page, order int) {
 	return -1, 0
 }
 
-// serve hands blocks to those who wait, in order. The caller holds mu.
+// serve hands blocks to those who wait, in order, but that those behind get what is of no use
+// to those before them. The caller holds mu.
 func (a *Arena) serve() {
-	for len(a.waiters) > 0 {
-		b, ok := a.take(a.waiters[0].n)
-		if !ok {
+	if len(a.waiters) == 0 {
+		return
+	}
+	least := len(a.free) // the order that was not to be had
+	left := a.waiters[:0]
+	for i, w := range a.waiters {
+		order := orderOf(w.n)
+		if order < least {
+			if b, ok := a.take(w.n); ok {
+				w.ready <- b
+				if i == 0 {
+					a.giveUp()
+				}
+				continue
+			}
+			least = order
+		}
+		left = append(left, w)
+	}
+	clear(a.waiters[len(left):])
+	a.waiters = left
+	if a.passed++; a.passed >= passedMost && len(left) > 0 && !a.kept.is {
+		a.keep(orderOf(left[0].n)) // it looks through the whole arena
+	}
+}
+
+// passedMost is how many frees may be of no use to the first who waits before a place is kept.
+const passedMost = 64
+
+// keep finds a place for the first who waits, for a block of an order, which there is
+// nowhere, and takes what is free there out of the books. The caller holds mu.
+func (a *Arena) keep(order int) {
+	best := [2]int{len(a.state) + 1} // pages given out for long, and at all
+	for page := 0; page+1<<order <= len(a.state); page += 1 << order {
+		if n := a.given(page, order); n[0] < best[0] || n[0] == best[0] && n[1] < best[1] {
+			best, a.kept = n, place{page, order, true}
+		}
+	}
+	a.eachKept(stateFree, func(page, order int) {
+		a.claim(page, order)
+		a.state[page] = stateKept | uint8(order)
+	})
+}
+
+// given is how many pages of a place are given out for long, and how many at all.
+func (a *Arena) given(page, order int) (n [2]int) {
+	for end := page + 1<<order; page < end; {
+		s := a.state[page]
+		size := 1 << (s & orderMask)
+		for o := order + 1; s == stateInside; o++ { // a larger block begins before
+			s, size = a.state[page>>o<<o], 1<<order
+		}
+		if s&stateLong == stateLong {
+			n[0] += size
+		}
+		if s&stateTaken != 0 {
+			n[1] += size
+		}
+		page += size
+	}
+	return n
+}
+
+// eachKept visits the blocks of a state in the place that is kept.
+func (a *Arena) eachKept(state uint8, visit func(page, order int)) {
+	for page, end := a.kept.page, a.kept.page+1<<a.kept.order; page < end; {
+		s := a.state[page]
+		if s == stateInside {
 			return
 		}
-		a.waiters[0].ready <- b
-		a.waiters = append(a.waiters[:0], a.waiters[1:]...)
+		order := int(s & orderMask)
+		if s&^orderMask == state {
+			visit(page, order)
+		}
+		page += 1 << order
+	}
+}
+
+// giveUp forgets what was kept for the first who waits, who waits no more. The caller holds mu.
+func (a *Arena) giveUp() {
+	if a.kept.is {
+		a.eachKept(stateKept, a.release)
+	}
+	a.kept, a.passed = place{}, 0
+}
+
+// freeKept joins a block that was freed with what is free of the place that it lies in, and
+// gives that to the first who waits once it is whole. The caller holds mu.
+func (a *Arena) freeKept(page, order int) {
+	for order < a.kept.order && a.state[page^1<<order] == stateKept|uint8(order) {
+		a.state[page^1<<order] = stateInside
+		page &^= 1 << order
+		order++
+	}
+	a.state[page] = stateKept | uint8(order)
+	if order == a.kept.order {
+		a.giveUp() // there is one such block now, which is in nobody's turn
+		a.serve()
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -259,6 +261,181 @@ func TestArenaWaitersAreServedInOrder(t *testing.T) {
 	}
 	if _, err := a.AllocWait(context.Background(), 64*Block); !errors.Is(err, ErrTooLarge) {
 		t.Fatal("waits for what can never come:", err)
+	}
+}
+
+// waiting starts AllocWait and returns once it waits.
+func waiting(ctx context.Context, t *testing.T, a *Arena, n int) chan []byte {
+	t.Helper()
+	got := make(chan []byte, 1)
+	count := func() int {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.waiters)
+	}
+	before := count()
+	go func() {
+		b, _ := a.AllocWait(ctx, n)
+		got <- b
+	}()
+	for count() == before {
+		runtime.Gosched()
+	}
+	return got
+}
+
+// Who waits for a large block gets it, though small ones are taken and freed all the time, and
+// go on being; what is kept for long is in nobody's way.
+func TestArenaLargeWaiterIsNotOvertakenForEver(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		a := New(aligned(64 * Block))
+		var long [2][]byte
+		for i := range long {
+			long[i], _ = a.Pack(1 + rng.IntN(3*Block)) // both in the first place for 16
+		}
+		var live [][]byte
+		take := func() bool {
+			b, ok := a.Alloc(Block)
+			if ok {
+				live = append(live, b)
+			}
+			return ok
+		}
+		for take() {
+		}
+		had := len(live)
+		got := waiting(t.Context(), t, a, 16*Block)
+		rng.Shuffle(len(live), func(i, j int) { live[i], live[j] = live[j], live[i] })
+		refused, taken := 0, 0
+		for served := false; !served; {
+			if refused+taken > passedMost+2*had {
+				t.Fatalf("seed %d: still overtaken after %d frees", seed, refused+taken)
+			}
+			a.Free(live[0])
+			live = live[1:]
+			if take() {
+				taken++
+			} else {
+				refused++
+			}
+			if err := a.Check(); err != nil {
+				t.Fatal(err)
+			}
+			a.mu.Lock()
+			served = len(a.waiters) == 0
+			a.mu.Unlock()
+		}
+		if taken < had || refused < 15 {
+			t.Errorf("seed %d: %d small blocks were taken beside it, and %d were not there", seed, taken, refused)
+		}
+		for _, b := range append(live, <-got, long[0], long[1]) {
+			a.Free(b)
+		}
+		if err := a.Check(); err != nil || a.InUse() != 0 {
+			t.Fatal(a.InUse(), err)
+		}
+		if _, ok := a.Alloc(64 * Block); !ok {
+			t.Fatal("free blocks did not join again")
+		}
+	}
+}
+
+// Who waits behind one that wants more gets what is of no use to that.
+func TestArenaSmallWaiterGetsWhatIsLeft(t *testing.T) {
+	a := New(aligned(8 * Block))
+	var live [][]byte
+	for range 8 {
+		b, _ := a.Alloc(Block)
+		live = append(live, b)
+	}
+	large := waiting(t.Context(), t, a, 8*Block)
+	small := waiting(t.Context(), t, a, Block)
+	a.Free(live[3])
+	a.Free(<-small)
+	if b, ok := a.Alloc(Block); !ok {
+		t.Error("a page is free, and nobody who waits can do with it")
+	} else {
+		live[3] = b
+	}
+	for _, b := range live {
+		a.Free(b)
+	}
+	a.Free(<-large)
+}
+
+// Waiters that come, give up and are served, beside others who take and free: the books are
+// right, everybody is served in the end, and the arena is whole again.
+func TestArenaWaitersComeAndGo(t *testing.T) {
+	kept, cancelled := 0, 0
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		a := New(aligned((17 + rng.IntN(100)) * Block))
+		type wait struct {
+			got    chan []byte
+			cancel context.CancelFunc
+		}
+		var live [][]byte
+		var waits []wait
+		for range 1000 {
+			n := 1 + rng.IntN(Block<<rng.IntN(5))
+			alloc := a.Alloc
+			if rng.IntN(4) == 0 {
+				alloc = a.Pack
+			}
+			switch op := rng.IntN(8); {
+			case op < 4:
+				if b, ok := alloc(n); ok {
+					live = append(live, b)
+				} else if op == 0 && len(waits) < 10 {
+					ctx, cancel := context.WithCancel(t.Context())
+					waits = append(waits, wait{waiting(ctx, t, a, n), cancel})
+				}
+			case op == 4 && len(waits) > 0 && rng.IntN(4) == 0:
+				i := rng.IntN(len(waits))
+				waits[i].cancel()
+				if b := <-waits[i].got; b != nil {
+					live = append(live, b)
+				}
+				waits = slices.Delete(waits, i, i+1)
+				cancelled++
+			case len(live) > 0:
+				i := rng.IntN(len(live))
+				a.Free(live[i])
+				live = slices.Delete(live, i, i+1)
+			}
+			if err := a.Check(); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			if a.kept.is {
+				kept++
+			}
+		}
+		for _, b := range live {
+			a.Free(b)
+		}
+		for len(waits) > 0 { // one may wait for what another one was given
+			waits = slices.DeleteFunc(waits, func(w wait) bool {
+				select {
+				case b := <-w.got:
+					a.Free(b)
+					w.cancel()
+					return true
+				default:
+					runtime.Gosched()
+					return false
+				}
+			})
+		}
+		if err := a.Check(); err != nil || a.InUse() != 0 || a.kept.is {
+			t.Fatalf("seed %d: %d bytes in use, %+v kept: %v", seed, a.InUse(), a.kept, err)
+		}
+		if _, ok := a.Alloc(a.Largest()); !ok {
+			t.Fatalf("seed %d: free blocks did not join again", seed)
+		}
+	}
+	if kept == 0 || cancelled == 0 {
+		t.Fatalf("a place was kept %d times, %d waiters gave up", kept, cancelled)
 	}
 }
 
