@@ -32,8 +32,12 @@ func (l *lane) find() {
 // findMemory starts a goroutine that waits for the lifeboat, moves the lane's first batch
 // into it and goes on sending. mu is held.
 func (l *lane) findMemory() {
-	l.finding = true
 	p := l.p
+	if p.ctx.Err() != nil {
+		l.failAll(ErrClosed)
+		return
+	}
+	l.finding = true
 	p.tasks.Go(func() {
 		var slab []byte
 		select {

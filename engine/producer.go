@@ -261,6 +261,14 @@ func (p *Producer) stop(why error) {
 	}
 	p.changed.Broadcast()
 	p.mu.Unlock()
+	p.giveUp()
+}
+
+// giveUp ends what looks for write heads and memory. None begins after it: those who would
+// begin one look at ctx under mu.
+func (p *Producer) giveUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.cancel()
 }
 
@@ -414,7 +422,7 @@ func (p *Producer) Close(ctx context.Context) error {
 	p.changed.Broadcast()
 	p.mu.Unlock()
 	err := p.Flush(ctx)
-	p.cancel()
+	p.giveUp()
 	p.tasks.Wait()
 	p.mu.Lock()
 	for _, l := range p.lanes {
