@@ -22,6 +22,9 @@ func (s *Store) OutOfSpace() bool { return s.full.Load() }
 
 // noSpace is the refusal for lack of space, with what there is of it.
 func (s *Store) noSpace() error {
+	if free := s.free.Load(); s.doubt.Load() && free >= s.opts.ReserveBytes {
+		return fmt.Errorf("%w: a write in %s found none, though %d bytes are free: a quota may be used up, or there can be no more files (df -i)", ErrOutOfSpace, s.opts.Dir, free)
+	}
 	return fmt.Errorf("%w: %s has %d bytes free, and the reserve is %d", ErrOutOfSpace, s.opts.Dir, s.free.Load(), s.opts.ReserveBytes)
 }
 
@@ -132,7 +135,11 @@ func (s *Store) tellSpace(full bool, free uint64) {
 		return
 	}
 	if full {
-		s.log.Error("file system full: appends are refused until space returns", "free", free, "reserve", s.opts.ReserveBytes)
+		why := "the reserve is used"
+		if free >= s.opts.ReserveBytes {
+			why = "a write found no space: a quota may be used up, or there can be no more files (df -i)"
+		}
+		s.log.Error("file system full: appends are refused until space returns", "why", why, "free", free, "reserve", s.opts.ReserveBytes)
 	} else {
 		s.log.Info("space returned: appends are taken again", "free", free)
 	}
