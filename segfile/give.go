@@ -15,7 +15,8 @@ import (
 //     before, are given back first. A file of holes, with bytes that recovery set aside or
 //     that was settled at a lower end is not given at all.
 //   - A mark has [Pool.Recycle] remove the file, whoever runs it by then: it is not used
-//     again for a segment that the other process may not read.
+//     again for a segment that the other process may not read. It is emptied then: that
+//     process may keep it open for as long as it likes, and would keep its blocks.
 //
 // errors.ErrUnsupported says that this file is not given. A crash leaves a file that is
 // shorter, or not used again.

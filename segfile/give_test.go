@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,8 +94,6 @@ func TestGivenFileHoldsOneSegment(t *testing.T) {
 	given, err := os.Open(path)
 	must(t, err)
 	defer given.Close()
-	before, err := os.ReadFile(path)
-	must(t, err)
 
 	p, err = NewPool(d, PoolOptions{SegmentBytes: 1 << 20}) // of the next process
 	must(t, err)
@@ -110,12 +109,11 @@ func TestGivenFileHoldsOneSegment(t *testing.T) {
 	if p.Stats().Recycled == 0 {
 		t.Error("no file was used again")
 	}
-	after := make([]byte, len(before))
-	if _, err := given.ReadAt(after, 0); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("the given file was written again: %v", err)
-	}
 	st, err := given.Stat()
 	must(t, err)
+	if st.Size() != 0 || st.Sys().(*syscall.Stat_t).Blocks != 0 {
+		t.Errorf("whoever was given the file keeps %d bytes of it", st.Size())
+	}
 	for _, seq := range []uint32{10, 11, 12} {
 		other, err := os.Stat(filepath.Join(dir, Name(testID(seq))))
 		must(t, err)

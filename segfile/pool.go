@@ -38,7 +38,7 @@ func (o PoolOptions) withDefaults() PoolOptions {
 // Pool makes the files of new segments. A durable write into blocks that were
 // written before is a pure data write, so it hands out files of deleted segments
 // first, then files of zeros that [Pool.Step] made ahead, and only then new ones. A file
-// that was given to another process ([Reader.Give]) is removed and not used again.
+// that was given to another process ([Reader.Give]) is emptied, removed and not used again.
 //
 // Files are made ahead at the rate at which segments were filled lately, less that at
 // which files came back, so neither ten lines into a new topic cost zeros nor a

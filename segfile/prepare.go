@@ -182,11 +182,29 @@ func (p *Pool) removeOne() error {
 	name := p.dead[0]
 	p.dead = p.dead[1:]
 	p.mu.Unlock()
-	if err := p.d.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := p.Drop(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("segfile: pool: %w", err)
 	}
 	p.mu.Lock()
 	p.stats.Removed++
 	p.mu.Unlock()
+	return nil
+}
+
+// Drop removes a file that nobody of this process has open. One that was given to another
+// process is emptied as well: whoever keeps it open would keep its blocks.
+func (p *Pool) Drop(name string) error {
+	f, err := p.d.Open(name, false)
+	if err != nil {
+		return p.d.Remove(name)
+	}
+	defer f.Close()
+	given, err := isGiven(f)
+	if err := p.d.Remove(name); err != nil {
+		return err
+	}
+	if given || err != nil {
+		return f.Truncate(0)
+	}
 	return nil
 }

@@ -236,7 +236,7 @@ func (s *Segment) retire() error {
 		err = s.store.pool.Recycle(s.name)
 	}
 	if errors.Is(err, disk.ErrNoSpace) { // for its new name: it goes at once
-		err = s.store.disk.Remove(s.name)
+		err = s.store.pool.Drop(s.name)
 		if err == nil {
 			err = s.store.disk.SyncDir(path.Dir(s.name))
 		}
