@@ -122,15 +122,11 @@ const tokenSecretLen = 32
 // CreateToken makes a token of a user. Whoever has the secret, which nothing tells again,
 // is that user until the token is deleted or expires. Errors: ErrNoSuchUser.
 func (e *Engine) CreateToken(ctx context.Context, user string, o TokenOptions) (t Token, secret string, err error) {
-	u, err := e.user(ctx, user)
-	if err != nil {
+	if _, err := e.user(ctx, user); err != nil {
 		return t, "", err
 	}
 	if err := api.CheckTokenName(o.Name); err != nil {
 		return t, "", ofUser(user, err)
-	}
-	if o.Name != "" && slices.ContainsFunc(u.Tokens, func(t cp.Token) bool { return t.Name == o.Name }) {
-		return t, "", ofUser(user, fmt.Errorf("%w: there is one named %q: give this one another name, or delete that one first", cp.ErrInvalidToken, o.Name))
 	}
 	b := make([]byte, len(cp.TokenID{})+tokenSecretLen)
 	rand.Read(b) // never fails
@@ -237,7 +233,7 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 		return err
 	}
 	defer e.end()
-	if takesAway(cmd) { // two administrators who delete each other would both be allowed to
+	if alone(cmd) {
 		e.access.change.Lock()
 		defer e.access.change.Unlock()
 	} else {
@@ -248,22 +244,42 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 	if err == nil {
 		err = e.keepsAdministrator(known, cmd)
 	}
+	if err == nil {
+		err = newName(known, cmd)
+	}
 	if err != nil {
 		return err
 	}
 	return fromHost(e.command("", cmd).Err)
 }
 
-func takesAway(cmd cp.Command) bool {
+// alone says whether a command is checked against what no other may change meanwhile: two
+// administrators who delete each other would both be allowed to, and two tokens get one name.
+func alone(cmd cp.Command) bool {
 	switch cmd := cmd.(type) {
 	case cp.DeleteUser, cp.DeleteToken:
 		return true
+	case cp.PutToken:
+		return cmd.Token.Name != ""
 	case cp.SetGrant:
 		return cmd.Revoke
 	case cp.PutUser:
 		return cmd.Replace && len(cmd.Hash) == 0
 	}
 	return false
+}
+
+// newName refuses a token whose name another one of its user has.
+func newName(known *cp.Access, cmd cp.Command) error {
+	c, ok := cmd.(cp.PutToken)
+	if !ok || c.Token.Name == "" {
+		return nil
+	}
+	u := known.User(c.User)
+	if u == nil || !slices.ContainsFunc(u.Tokens, func(t cp.Token) bool { return t.Name == c.Token.Name }) {
+		return nil
+	}
+	return fmt.Errorf("%w: there is one named %q: give this one another name, or delete that one first", cp.ErrInvalidToken, c.Token.Name)
 }
 
 // keepsAdministrator refuses what would leave users and none who can change them, or none

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -162,5 +163,34 @@ func TestUsersStay(t *testing.T) {
 	must(t, err)
 	if string(after.Hash) != string(before.Hash) || !slices.Equal(after.Grants, before.Grants) || after.Created != before.Created {
 		t.Errorf("%+v, was %+v", after, before)
+	}
+}
+
+// Of two tokens that are to get one name at the same time one gets it.
+func TestTokensOfOneName(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	firstUser(t, e)
+	for round := range rounds(5) {
+		const at = 8
+		errs := make(chan error, at)
+		for range at {
+			go func() {
+				_, _, err := e.CreateToken(ctx, "first", TokenOptions{Name: fmt.Sprint("ci", round)})
+				errs <- err
+			}()
+		}
+		made := 0
+		for range at {
+			if err := <-errs; err == nil {
+				made++
+			} else {
+				is(t, err, cp.ErrInvalidToken, "there is one named")
+			}
+		}
+		list, err := e.Tokens(ctx, "first")
+		must(t, err)
+		if made != 1 || len(list) != round+1 {
+			t.Fatalf("round %d: %d were made, there are %d", round, made, len(list))
+		}
 	}
 }
