@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"weak"
 
 	"github.com/ringfence/ringfence/cp"
 )
@@ -14,12 +15,11 @@ import (
 type access struct {
 	changes atomic.Uint64 // counted before they are answered
 
-	change sync.RWMutex // held while a change is checked and made, alone if it takes something away
+	change sync.RWMutex // held while a change is checked and made, alone where another could undo the check
 
-	guards atomic.Pointer[[]*Authenticator] // of this engine's servers, replaced as a whole
-
-	mu  sync.Mutex // held while the copy is made
-	now atomic.Pointer[accessView]
+	mu     sync.Mutex                    // held while the copy is made; guards guards
+	guards []weak.Pointer[Authenticator] // of this engine's servers, which keep them
+	now    atomic.Pointer[accessView]
 }
 
 // accessView is the copy as it was when there had been so many changes, at least.
@@ -31,19 +31,24 @@ type accessView struct {
 // outdate is called by the metadata, under the lock of its state.
 func (a *access) outdate() { a.changes.Add(1) }
 
-// guardedBy notes another authenticator of the engine, for as long as it lives.
+// guardedBy notes another authenticator of the engine, for as long as anybody has it: a
+// program may make a server after the other.
 func (a *access) guardedBy(auth *Authenticator) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := append(a.guardians(), auth)
-	a.guards.Store(&all)
+	a.guards = slices.DeleteFunc(a.guards, func(g weak.Pointer[Authenticator]) bool { return g.Value() == nil })
+	a.guards = append(a.guards, weak.Make(auth))
 }
 
-func (a *access) guardians() []*Authenticator {
-	if all := a.guards.Load(); all != nil {
-		return slices.Clip(*all)
+func (a *access) guardians() (all []*Authenticator) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, g := range a.guards {
+		if auth := g.Value(); auth != nil {
+			all = append(all, auth)
+		}
 	}
-	return nil
+	return all
 }
 
 // accessNow is what is known of users. An error is not to be taken for nobody.

@@ -63,8 +63,9 @@ func (a *Authenticator) Stats() AuthStats {
 	return AuthStats{c.ok.Load(), c.wrong.Load(), c.lockedOut.Load(), c.rateLimited.Load(), c.failed.Load(), c.lockouts.Load()}
 }
 
-// Authenticator makes one, for [Authenticator.Guard]. The engine knows of it from then on:
-// by that it tells lockouts, and whether a user may have a certificate to log in with.
+// Authenticator makes one, for [Authenticator.Guard]. The engine knows of it from then on,
+// for as long as a server or anybody else has it: by that it tells lockouts, and whether a
+// user may have a certificate to log in with.
 func (e *Engine) Authenticator(o AuthOptions) *Authenticator {
 	if o.Log == nil {
 		o.Log = e.log

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -60,7 +61,8 @@ func TestAdministratorWithACertificate(t *testing.T) {
 	ctx, e := within(t), open(t, t.TempDir(), Options{})
 	newGate(t, e, AuthOptions{})
 	is(t, e.PutUser(ctx, "root", "", UserOptions{Grants: []Grant{cp.Administrator}}), ErrLastAdministrator)
-	newGate(t, e, AuthOptions{Certificates: true})
+	taking := newGate(t, e, AuthOptions{Certificates: true})
+	defer runtime.KeepAlive(taking) // as a server has it
 	must(t, e.PutUser(ctx, "root", "", UserOptions{Grants: []Grant{cp.Administrator}}))
 	must(t, e.PutUser(ctx, "root", rightSecret, UserOptions{Replace: true}))
 	must(t, e.PutUser(ctx, "root", "", UserOptions{Replace: true}))

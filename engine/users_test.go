@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -193,4 +194,23 @@ func TestTokensOfOneName(t *testing.T) {
 			t.Fatalf("round %d: %d were made, there are %d", round, made, len(list))
 		}
 	}
+}
+
+// The engine knows the authenticators that somebody has, and keeps none of the others.
+func TestAuthenticatorsAreForgotten(t *testing.T) {
+	e := open(t, t.TempDir(), Options{})
+	kept := e.Authenticator(AuthOptions{})
+	for range 100 {
+		e.Authenticator(AuthOptions{})
+	}
+	runtime.GC()
+	if all := e.access.guardians(); len(all) != 1 || all[0] != kept {
+		t.Errorf("%d authenticators are known", len(all))
+	}
+	last := e.Authenticator(AuthOptions{})
+	if n := len(e.access.guards); n != 2 {
+		t.Errorf("%d are noted, of two that there are", n)
+	}
+	runtime.KeepAlive(kept)
+	runtime.KeepAlive(last)
 }
