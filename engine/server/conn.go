@@ -54,6 +54,7 @@ type conn struct {
 	handles       handles
 	subscriptions atomic.Int64 // that live
 	refusals      atomic.Int64 // when a refusal was last told to Options.Audit, in nanoseconds
+	arriving      atomic.Int64 // bytes of the server's heap that the request on its way has
 	stopping      struct {
 		sync.Mutex       // held while the deadline is set; innermost
 		stopped    bool  // the reader gets no other deadline than the past

@@ -273,6 +273,62 @@ func TestTotalBytes(t *testing.T) {
 	})
 }
 
+// Connections that begin long requests, and take their time with the rest, take all the
+// memory that there is for requests. Short ones of the others are let in all the same, and
+// where a long one has no room the slowest are cut off, but nobody who was quick.
+func TestK02SlowRequestsTakeAllMemory(t *testing.T) {
+	inBubble(t, Options{TotalBytes: 2 * wire.MaxFrame, ReceiveBytes: 1, Authenticate: letIn}, func(w *world) {
+		logIn := func() *client {
+			c := w.connect()
+			want[*wire.AuthenticateReply](c, wire.KeyAuthenticate, &wire.Authenticate{Mechanism: "password", User: "u", Secret: []byte("right")})
+			return c
+		}
+		most := w.server.opts.TotalBytes
+		begin := func(c *client, long int) {
+			c.write(append(headOf(uint32(long), wire.KeyCommit, 99, uint32(long)), make([]byte, long-1)...))
+		}
+		left := func() int64 { synctest.Wait(); return most - w.server.Stats().HeapBytes }
+		var slow []*client
+		for size := int64(1 << 20); size >= readBuffer; size /= 2 {
+			for left() >= 2*size || size == readBuffer && left() >= size { // while one grows it takes more
+				c := logIn()
+				begin(c, int(size))
+				slow = append(slow, c)
+			}
+		}
+		if n := left(); n >= readBuffer {
+			t.Fatalf("%d bytes are left", n)
+		}
+		good := logIn() // its hello and its login are requests, too
+		p := good.producer("a")
+		want[*wire.ProduceReply](good, wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(1, 5000)...)
+		good.refused(wire.CodeOverloaded, wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(2, 300<<10)...)
+		if n := w.server.Stats().CutOff; n != 0 {
+			t.Errorf("%d were cut off at once", n)
+		}
+		time.Sleep(slowArrival)
+		p = good.producer("a")
+		good.refused(wire.CodeOverloaded, wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(2, 300<<10)...)
+		synctest.Wait()
+		p = good.producer("a")
+		want[*wire.ProduceReply](good, wire.KeyProduce, &wire.Produce{Producer: p}, frameOf(2, 300<<10)...)
+		slow[0].closed(wire.CodeOverloaded)
+		synctest.Wait()
+		if n := w.server.Stats().CutOff; n != 1 {
+			t.Errorf("%d were cut off, for the memory of one", n)
+		}
+		for _, c := range slow[1:] {
+			c.write([]byte{0})
+			if a := c.next(); a.ID != 99 || a.code() != wire.CodeMalformed {
+				t.Errorf("one that was not in the way: %+v", a)
+			}
+		}
+		if got, err := w.engine.numbers("a"); err != nil || len(got) != 2 {
+			t.Errorf("stored %v, %v", got, err)
+		}
+	})
+}
+
 // No bytes make a connection panic, hang or leave anything behind.
 func FuzzConnection(f *testing.F) {
 	c := &client{}

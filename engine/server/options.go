@@ -59,7 +59,8 @@ type Options struct {
 	// request and one page are let in whatever they take.
 	ConnBytes int64
 	// TotalBytes bounds the same of all connections, without the record frames that lie in
-	// memory of the engine, which bounds that itself; 0 means 256 MiB.
+	// memory of the engine, which bounds that itself, and but for 8 KiB of each; 0 means
+	// 256 MiB. Where there is no room for a request, those go that are slowest to arrive.
 	TotalBytes int64
 	// ReceiveBytes is how much memory of the engine may wait for record frames that are
 	// still on their way; 0 means 16 MiB. Those beyond it are received elsewhere and

@@ -26,6 +26,7 @@ type outbox struct {
 	mu       sync.Mutex // guards the rest; innermost
 	open     map[uint32]debt
 	taken    int64         // bytes of these
+	held     int64         // what they hold of the total budget
 	admitted int           // of these, those that were not refused for closing
 	arriving int           // 1 while the last of these was not read whole
 	quiet    chan struct{} // closed when that is 0; nil until somebody waits for it
@@ -117,8 +118,16 @@ func (b *outbox) hold(id uint32, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d := b.open[id]
+	b.held += n - d.held
 	d.held = n
 	b.open[id] = d
+}
+
+// holds is what all open requests hold of the total budget.
+func (b *outbox) holds() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held
 }
 
 // put hands a frame to the writer. It does not wait. After the writer has ended the
@@ -191,6 +200,7 @@ func (b *outbox) answered(o *outgoing) {
 	}
 	delete(b.open, o.id)
 	b.taken -= d.bytes
+	b.held -= d.held
 	b.total.give(d.held)
 	if !d.refused {
 		b.admitted--

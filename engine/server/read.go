@@ -171,10 +171,11 @@ func (c *conn) waited(start time.Time) {
 func (c *conn) message(h wire.Head) ([]byte, error) {
 	c.await(int(h.Length))
 	msg, taken, err := c.gather(int(h.Message))
-	c.out.hold(h.ID, taken)
 	if err != nil {
+		c.s.heap.give(taken)
 		return nil, err
 	}
+	c.out.hold(h.ID, taken)
 	return msg, c.skip(h.Raw())
 }
 
@@ -182,10 +183,14 @@ func (c *conn) message(h wire.Head) ([]byte, error) {
 // server's heap that took, which is the caller's to give back. A *wire.Error says that
 // there was not enough; then the bytes are skipped.
 func (c *conn) gather(n int) (b []byte, taken int64, err error) {
+	if c.br.Buffered() < n {
+		defer c.s.arrivals.begin(c)()
+	}
 	size := 0
 	for len(b) < n {
 		grown := min(n, max(2*size, readBuffer))
-		if !c.s.heap.try(int64(grown)) {
+		if !c.heapFor(int64(grown)) {
+			c.s.arrivals.cutOff(int64(grown))
 			if err := c.skip(n - len(b)); err != nil {
 				return nil, taken, err
 			}
@@ -195,6 +200,7 @@ func (c *conn) gather(n int) (b []byte, taken int64, err error) {
 		copy(next, b)
 		c.s.heap.give(taken)
 		b, size, taken = next[:len(b)], grown, int64(grown)
+		c.arriving.Store(taken)
 		got, err := io.ReadFull(c.br, next[len(b):])
 		if err != nil {
 			return nil, taken, torn(err)
@@ -202,6 +208,19 @@ func (c *conn) gather(n int) (b []byte, taken int64, err error) {
 		b = next[:len(b)+got]
 	}
 	return b, taken, nil
+}
+
+// heapFor takes n bytes of the server's heap, if they are there. A little each connection
+// has, whatever the others leave.
+func (c *conn) heapFor(n int64) bool {
+	if c.s.heap.try(n) {
+		return true
+	}
+	if c.out.holds()+n > readBuffer {
+		return false
+	}
+	c.s.heap.give(-n)
+	return true
 }
 
 // skip reads n bytes that nobody wants.

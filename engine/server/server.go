@@ -29,6 +29,7 @@ type Server struct {
 	pages     budget // what pages take until they are sent
 	receiving budget // engine memory that waits for frames on their way
 	sharers   *sharers
+	arrivals  arrivals
 
 	closing atomic.Bool
 	quit    chan struct{} // closed with it
