@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -116,7 +115,7 @@ var errWrong = errors.New("user or secret is wrong")
 // locked out, whether the address has attempts left, whether the secret is right. The
 // answer tells nothing of which users there are.
 func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who server.Identity, err error) {
-	from, now := network(l.Remote), a.opts.instant()
+	from, now := server.NetworkOf(l.Remote), a.opts.instant()
 	key := lockKey{from: from, user: bounded(l.User)}
 	changed := a.changed(l.User)
 	if l.Mechanism == "password" {
@@ -346,19 +345,3 @@ func (a *Authenticator) log(what, user string, remote net.Addr, connection uint6
 
 // bounded is what a client calls itself, cut to what a user can be called.
 func bounded(s string) string { return s[:min(len(s), cp.MaxName)] }
-
-// network is where a client is: its address, or where one has many of them, the network
-// of that. Clients of this host's sockets share one.
-func network(a net.Addr) netip.Addr {
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if p, err := ip.Prefix(64); err == nil {
-			return p.Addr()
-		}
-	}
-	return ip
-}

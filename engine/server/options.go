@@ -10,6 +10,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -49,8 +51,10 @@ type Options struct {
 	// slog.Default.
 	Logger *slog.Logger
 
-	MaxConns      int // connections at a time; 0 means 10000
-	MaxConnsPerIP int // of these from one address; 0 means 1000
+	MaxConns int // connections at a time; 0 means 10000. No more than a quarter of the files that the process may have open
+	// MaxConnsPerIP is how many of these may be from one address, an IPv6 network of 64
+	// bits, or one user of this host over Unix sockets; 0 means 1000.
+	MaxConnsPerIP int
 	MaxRequests   int // requests of a connection not answered yet; 0 means 256. More wait in its socket
 	MaxHandles    int // producers and consumers of a connection; 0 means 256
 
@@ -149,6 +153,16 @@ const (
 	maxPage     = 8 << 20
 )
 
+// fileLimit is how many files the process may have open. Of that the engine takes half,
+// and a connection besides its socket a file of which it has a page, or shared memory.
+func fileLimit() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 1024
+	}
+	return int(min(max(l.Cur, 64), 1<<20))
+}
+
 func (o Options) withDefaults() (Options, error) {
 	if o.Mechanisms == nil {
 		o.Mechanisms = []string{"password", "token"}
@@ -156,7 +170,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	o.MaxConns = cmp.Or(o.MaxConns, 10000)
+	o.MaxConns = min(cmp.Or(o.MaxConns, 10000), fileLimit()/4)
 	o.MaxConnsPerIP = cmp.Or(o.MaxConnsPerIP, 1000)
 	o.MaxRequests = cmp.Or(o.MaxRequests, 256)
 	o.MaxHandles = cmp.Or(o.MaxHandles, 256)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +40,7 @@ type Server struct {
 	mu        sync.Mutex // guards the rest; innermost
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	perIP     map[netip.Addr]int
+	from      map[origin]int
 	lastID    uint64 // of a connection; never used again
 }
 
@@ -87,7 +86,7 @@ func New(e Engine, o Options) (*Server, error) {
 	s := &Server{
 		engine: e, opts: o, log: o.Logger, groups: newGroups(e, &o),
 		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
-		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, perIP: map[netip.Addr]int{},
+		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, from: map[origin]int{},
 	}
 	s.count.requests, s.count.failed = countNamed(wire.Keys()), countNamed(wire.Codes())
 	s.sharers = newSharers(&s.opts.Sharing)
@@ -144,16 +143,16 @@ func (s *Server) admit(nc net.Conn) { s.admitAs(nc, nil) }
 
 // admitAs is admit of somebody who may share memory, unless peer is nil.
 func (s *Server) admitAs(nc net.Conn, peer *shm.Peer) {
-	ip := addressOf(nc)
+	from := originOf(nc, peer)
 	s.mu.Lock()
 	reason := ""
 	switch {
 	case s.closing.Load():
 		reason = "the server is shutting down"
 	case len(s.conns) >= s.opts.MaxConns:
-		reason = fmt.Sprintf("there are %d connections, which is the most: raise MaxConns or close some", len(s.conns))
-	case ip.IsValid() && s.perIP[ip] >= s.opts.MaxConnsPerIP:
-		reason = fmt.Sprintf("there are %d connections from %s, which is the most: raise MaxConnsPerIP or close some", s.perIP[ip], ip)
+		reason = fmt.Sprintf("there are %d connections, which is the most: close some, or raise MaxConns, and the files that the process may have open (ulimit -n) to four times that", len(s.conns))
+	case from.known() && s.from[from] >= s.opts.MaxConnsPerIP:
+		reason = fmt.Sprintf("there are %d connections from %s, which is the most: raise MaxConnsPerIP or close some", s.from[from], from)
 	}
 	if reason != "" {
 		s.mu.Unlock()
@@ -168,35 +167,27 @@ func (s *Server) admitAs(nc net.Conn, peer *shm.Peer) {
 	c := newConn(s, nc, s.lastID)
 	c.peer = peer
 	s.conns[c] = struct{}{}
-	if ip.IsValid() {
-		s.perIP[ip]++
+	if from.known() {
+		s.from[from]++
 	}
 	s.all.Go(func() {
-		defer s.forget(c, ip)
+		defer s.forget(c, from)
 		c.serve()
 	})
 	s.mu.Unlock()
 	s.count.accepted.Add(1)
 }
 
-func (s *Server) forget(c *conn, ip netip.Addr) {
+func (s *Server) forget(c *conn, from origin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	if !ip.IsValid() {
+	if !from.known() {
 		return
 	}
-	if s.perIP[ip]--; s.perIP[ip] == 0 {
-		delete(s.perIP, ip)
+	if s.from[from]--; s.from[from] == 0 {
+		delete(s.from, from)
 	}
-}
-
-// addressOf is who is on the other side, and not valid where that is no IP address.
-func addressOf(nc net.Conn) netip.Addr {
-	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
 }
 
 // turnAway closes a connection, and says why where that needs no handshake. The buffer
