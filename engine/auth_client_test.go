@@ -118,6 +118,38 @@ func TestRevokedOnALiveConnection(t *testing.T) {
 	_ = p.Close(ctx) // it was halted by the refusal
 }
 
+// A connection whose user is gone does not go on after it was told so: if there is one
+// again, or the client has what it takes to log in, it comes back by itself.
+func TestUserWhoIsGoneIsCutOff(t *testing.T) {
+	ctx, e := within(t), open(t, t.TempDir(), Options{})
+	addr := guarded(t, e, AuthOptions{Open: true}, server.Options{})
+	early, err := dialAs(t, addr, "alice", rightSecret, nil) // nobody has to log in yet
+	must(t, err)
+	must(t, early.CreateTopic(ctx, "t", TopicOptions{}))
+	firstUser(t, e)
+	add := func() {
+		must(t, e.PutUser(ctx, "alice", rightSecret, UserOptions{Grants: []Grant{{Kind: cp.OnTopic, Op: cp.Describe, Pattern: "*"}}}))
+	}
+	back := func(c *client.Client) {
+		eventually(t, "the client is back", func() bool {
+			list, err := c.Topics(ctx)
+			if err != nil {
+				is(t, err, client.ErrRefused)
+			}
+			return len(list) == 1
+		})
+	}
+	add()
+	_, err = early.Topics(ctx)
+	is(t, err, client.ErrRefused, "there are users now")
+	back(early)
+	must(t, e.DeleteUser(ctx, "alice"))
+	_, err = early.Topics(ctx)
+	is(t, err, client.ErrRefused, "the user was deleted")
+	add()
+	back(early)
+}
+
 // Producers over their quota are held up, not refused, with batches of any size and under
 // any name; so is one that repeats what is stored.
 func TestQuotaOverTheNetwork(t *testing.T) {

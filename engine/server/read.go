@@ -259,6 +259,9 @@ func (c *conn) fail(h wire.Head, err error) {
 		c.s.log.Warn("request failed for a reason that has no code of its own", "connection", c.id, "request", h.Key.String(), "error", err)
 	}
 	c.send(outgoing{key: h.Key, flags: wire.FlagReply | wire.FlagFailed, id: h.ID, msg: e})
+	if e.Code == wire.CodeNotAuthenticated && c.who.Load() != nil {
+		c.stop(e) // nobody is logged in here any more, and cannot be: who comes again can
+	}
 }
 
 // reply answers a request.

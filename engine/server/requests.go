@@ -158,6 +158,27 @@ func (s *Server) allow(who Identity, op Op, name string) error {
 	return refusal(wire.CodePermissionDenied, "%s: %q may not %s: %s", op.about(name), who.User, op, err)
 }
 
+// knower says what somebody may know of.
+type knower struct {
+	c   *conn
+	who Identity
+	op  Op
+	err error // there is no saying, as of somebody who is nobody any more: not that it is nothing
+}
+
+func (c *conn) knownTo(who Identity, op Op) *knower { return &knower{c: c, who: who, op: op} }
+
+func (k *knower) is(name string) bool {
+	if k.err != nil {
+		return false
+	}
+	err := k.c.s.allow(k.who, k.op, name)
+	if err != nil && !errors.Is(err, wire.CodePermissionDenied) {
+		k.err = err
+	}
+	return err == nil
+}
+
 // topic does what asks for nothing but a topic.
 func (c *conn) topic(ctx context.Context, key wire.Key, who Identity, name string) (wire.Message, error) {
 	e := c.s.engine
@@ -182,10 +203,13 @@ func (c *conn) topic(ctx context.Context, key wire.Key, who Identity, name strin
 
 // listTopics answers a page of the topics that somebody may know of.
 func (c *conn) listTopics(ctx context.Context, who Identity, m *wire.ListTopics) (wire.Message, error) {
-	known := func(name string) bool {
-		return strings.HasPrefix(name, m.Prefix) && c.s.allow(who, OpDescribe, name) == nil
+	known := c.knownTo(who, OpDescribe)
+	list, more, err := c.s.engine.TopicPage(ctx, m.After, limitOf(m.Limit), func(name string) bool {
+		return strings.HasPrefix(name, m.Prefix) && known.is(name)
+	})
+	if known.err != nil {
+		return nil, known.err
 	}
-	list, more, err := c.s.engine.TopicPage(ctx, m.After, limitOf(m.Limit), known)
 	r := &wire.ListTopicsReply{More: more}
 	for i := range list {
 		r.Topics = append(r.Topics, infoOf(&list[i]))

@@ -51,9 +51,12 @@ func (c *conn) listGroups(ctx context.Context, who Identity, m *wire.ListGroups)
 		return nil, err
 	}
 	names, err := c.s.engine.Groups(ctx, m.Topic)
-	known := func(name string) bool { return c.s.allow(who, OpDescribeGroup, name) == nil }
-	page, more := pageOf(names, m.After, m.Limit, itself, known)
-	return &wire.ListGroupsReply{Groups: page, More: more}, err
+	if err != nil {
+		return nil, err
+	}
+	known := c.knownTo(who, OpDescribeGroup)
+	page, more := pageOf(names, m.After, m.Limit, itself, known.is)
+	return &wire.ListGroupsReply{Groups: page, More: more}, known.err
 }
 
 // checkNames refuses what no topic and no group can be called, before it is asked who is
