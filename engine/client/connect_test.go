@@ -8,9 +8,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -216,6 +218,40 @@ func TestOtherLogBehindTheAddress(t *testing.T) {
 			t.Errorf("with the log back: %v", err)
 		}
 	})
+}
+
+// Whoever gives up while a connection for shared memory is made gives all of it up. (It
+// takes the race detector to see how the two meet.)
+func TestGivenUpWhileItConnects(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, w := range []way{plain, sharing, filing} {
+		for range 20 {
+			ctx, cancel := context.WithCancel(t.Context())
+			c, err := newClient("fake:1", Options{dial: func(context.Context) (net.Conn, error) {
+				defer cancel()
+				return net.Dial("unix", l.Addr().String())
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.connect(ctx, w); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("way %d: %v", w, err)
+			}
+			there, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = there.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.Copy(io.Discard, there); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("way %d: the connection stays", w)
+			}
+			there.Close()
+		}
+	}
 }
 
 // Close ends whatever is under way, and everybody hears of it.

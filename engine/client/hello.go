@@ -23,10 +23,10 @@ func (c *Client) connect(ctx context.Context, w way) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	if u, ok := nc.(*net.UnixConn); ok && w != plain {
 		nc = &shm.Receiver{UnixConn: u, Most: maxFiles}
 	}
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	made, err := c.hello(&steady{Conn: nc, patience: c.opts.DialTimeout})
 	if err == nil {
 		err = c.sameLog(made)
