@@ -115,7 +115,7 @@ var errWrong = errors.New("user or secret is wrong")
 // locked out, whether the address has attempts left, whether the secret is right. The
 // answer tells nothing of which users there are.
 func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who server.Identity, err error) {
-	from, now := server.NetworkOf(l.Remote), a.opts.instant()
+	from, now := l.From, a.opts.instant()
 	key := lockKey{from: from, user: bounded(l.User)}
 	changed := a.changed(l.User)
 	if l.Mechanism == "password" {
@@ -176,7 +176,7 @@ func (a *Authenticator) lockedOut(users []User) {
 			}
 			u.LockedAt++
 			if until := a.opts.wall().Add(f.until - now); until.After(u.LockedUntil) {
-				u.LockedUntil, u.LockedFrom = until, place(f.from)
+				u.LockedUntil, u.LockedFrom = until, f.from.String()
 			}
 		}
 	}

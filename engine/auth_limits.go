@@ -3,11 +3,11 @@ package engine
 import (
 	"container/list"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/ringfence/ringfence/cp"
+	"github.com/ringfence/ringfence/engine/server"
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -75,7 +75,7 @@ func (r *recent[K, V]) drop(e *list.Element) {
 // succeeds is given back, so that a host with many clients can connect them all.
 type attempts struct {
 	mu   sync.Mutex
-	from recent[netip.Addr, bucket]
+	from recent[server.Origin, bucket]
 }
 
 type bucket struct {
@@ -83,21 +83,21 @@ type bucket struct {
 	told time.Duration // the refusals of this instant's emptiness were logged until then
 }
 
-func newAttempts() *attempts { return &attempts{from: newRecent[netip.Addr, bucket]()} }
+func newAttempts() *attempts { return &attempts{from: newRecent[server.Origin, bucket]()} }
 
-func (a *attempts) take(from netip.Addr, now time.Duration) error {
+func (a *attempts) take(from server.Origin, now time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	b, _ := a.from.use(from)
 	full := max(b.full, now) + attemptsEvery
 	if wait := full - now - attemptsMost*attemptsEvery; wait > 0 {
-		return &wire.Error{Code: wire.CodeRateLimited, RetryAfter: wait, Detail: fmt.Sprintf("too many logins from %s: try again in %s", place(from), wait.Round(time.Second))}
+		return &wire.Error{Code: wire.CodeRateLimited, RetryAfter: wait, Detail: fmt.Sprintf("too many logins from %s: try again in %s", from, wait.Round(time.Second))}
 	}
 	b.full = full
 	return nil
 }
 
-func (a *attempts) giveBack(from netip.Addr) {
+func (a *attempts) giveBack(from server.Origin) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if b := a.from.get(from); b != nil {
@@ -106,7 +106,7 @@ func (a *attempts) giveBack(from netip.Addr) {
 }
 
 // first says whether a refusal to an address is the first one in a while.
-func (a *attempts) first(from netip.Addr, now time.Duration) bool {
+func (a *attempts) first(from server.Origin, now time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	b, _ := a.from.use(from)
@@ -115,13 +115,6 @@ func (a *attempts) first(from netip.Addr, now time.Duration) bool {
 	}
 	b.told = now + attemptsMost*attemptsEvery
 	return true
-}
-
-func place(from netip.Addr) string {
-	if !from.IsValid() {
-		return "this host"
-	}
-	return from.String()
 }
 
 // lockouts keeps who guesses a user's password away from it, where he guesses. The user
@@ -133,7 +126,7 @@ type lockouts struct {
 }
 
 type lockKey struct {
-	from netip.Addr
+	from server.Origin
 	user string
 }
 
@@ -155,7 +148,7 @@ func (l *lockouts) refusal(k lockKey, changed int64, now time.Duration) error {
 		return nil
 	}
 	return &wire.Error{Code: wire.CodeRateLimited, RetryAfter: f.until - now, Detail: fmt.Sprintf(
-		"too many wrong passwords for %q from %s: locked out for %s", k.user, place(k.from), (f.until - now).Round(time.Second))}
+		"too many wrong passwords for %q from %s: locked out for %s", k.user, k.from, (f.until - now).Round(time.Second))}
 }
 
 // failed counts a failure and answers for how long that locks out.
@@ -179,7 +172,7 @@ func (l *lockouts) failed(k lockKey, changed int64, now time.Duration) time.Dura
 // failedAt is what failed at an address.
 type failedAt struct {
 	failures
-	from netip.Addr
+	from server.Origin
 }
 
 // byUser is what failed and is not forgotten.

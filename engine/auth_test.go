@@ -69,6 +69,7 @@ func (g *gate) login(from, mechanism, user, secret string) (server.Identity, wir
 	l := server.Login{Mechanism: mechanism, User: user, Secret: []byte(secret), Remote: &net.UnixAddr{Name: "@"}}
 	if from != "" {
 		l.Remote = net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 1))
+		l.From = server.OriginOf(l.Remote)
 	}
 	if mechanism == "certificate" && user != "" {
 		l.Certificate, l.User = &x509.Certificate{Subject: pkix.Name{CommonName: user}}, ""

@@ -33,7 +33,8 @@ type conn struct {
 	raw net.Conn // the socket, whose end ends all
 	nc  net.Conn // what is read and written: raw, or TLS over it. Set before the first frame
 
-	peer   *shm.Peer              // who may share memory; nil: nobody. Set at the start
+	from   Origin                 // set at the start
+	peer   *shm.Peer              // who may share memory; nil: nobody. Likewise
 	shared atomic.Pointer[shared] // set once, by the reader
 
 	// ctx ends with the connection, calm when it is to end: what waits for records does

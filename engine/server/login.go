@@ -106,7 +106,7 @@ func (c *conn) logIn(ctx context.Context, m *wire.Authenticate) (wire.Message, e
 }
 
 func (c *conn) login(mechanism, user string, secret []byte) Login {
-	return Login{Mechanism: mechanism, User: user, Secret: secret, Remote: c.nc.RemoteAddr(), Connection: c.id, Certificate: c.certificate()}
+	return Login{Mechanism: mechanism, User: user, Secret: secret, Remote: c.nc.RemoteAddr(), From: c.from, Connection: c.id, Certificate: c.certificate()}
 }
 
 // notLoggedIn is what a client is told of a login that was refused.

@@ -91,6 +91,7 @@ type Login struct {
 	User        string
 	Secret      []byte // valid during the call
 	Remote      net.Addr
+	From        Origin // of Remote, or which user of this host it is
 	Connection  uint64
 	Certificate *x509.Certificate // that the client showed and that was verified; nil: none
 }

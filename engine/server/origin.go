@@ -8,51 +8,55 @@ import (
 	"github.com/ringfence/ringfence/engine/shm"
 )
 
-// origin is who has connections: a network, or a user of this host.
-type origin struct {
+// Origin is where a client is, as far as it cannot choose that itself: an address, or where
+// one client has many of them, the network of that; or a user of this host. The zero value
+// is somewhere on this host.
+type Origin struct {
 	net  netip.Addr
 	user bool // uid is one
 	uid  uint32
 }
 
-// originOf is who is on the other side of a connection, and not known where that is neither
-// of the two.
-func originOf(nc net.Conn, peer *shm.Peer) origin {
-	if u, ok := nc.(*net.UnixConn); ok {
-		if peer == nil {
-			p, err := shm.PeerOf(u)
-			if err != nil {
-				return origin{}
-			}
-			peer = &p
-		}
-		return origin{user: true, uid: peer.UID}
-	}
-	return origin{net: NetworkOf(nc.RemoteAddr())}
-}
-
-func (o origin) known() bool { return o.user || o.net.IsValid() }
-
-func (o origin) String() string {
-	if o.user {
-		return fmt.Sprintf("user %d of this host", o.uid)
-	}
-	return o.net.String()
-}
-
-// NetworkOf is where a client is, as far as it cannot choose that itself: its address, or
-// where one has many of them, the network of that. It is not valid for clients of a Unix
-// socket.
-func NetworkOf(a net.Addr) netip.Addr {
+// OriginOf is that of an address.
+func OriginOf(a net.Addr) Origin {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
-		return netip.Addr{}
+		return Origin{}
 	}
 	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
 	if ip.Is6() {
 		if p, err := ip.Prefix(64); err == nil {
-			return p.Addr()
+			return Origin{net: p.Addr()}
 		}
 	}
-	return ip
+	return Origin{net: ip}
+}
+
+// originOf is who is on the other side of a connection, or of the socket that a peer is
+// known from.
+func originOf(nc net.Conn, peer *shm.Peer) Origin {
+	u, ok := nc.(*net.UnixConn)
+	if !ok {
+		return OriginOf(nc.RemoteAddr())
+	}
+	if peer == nil {
+		p, err := shm.PeerOf(u)
+		if err != nil {
+			return Origin{}
+		}
+		peer = &p
+	}
+	return Origin{user: true, uid: peer.UID}
+}
+
+func (o Origin) known() bool { return o.user || o.net.IsValid() }
+
+func (o Origin) String() string {
+	switch {
+	case o.user:
+		return fmt.Sprintf("user %d of this host", o.uid)
+	case o.net.IsValid():
+		return o.net.String()
+	}
+	return "this host"
 }

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"context"
+	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,10 +64,41 @@ func TestConnectionsAreCountedByOrigin(t *testing.T) {
 		{"10.0.0.1", "10.0.0.1", true}, {"10.0.0.1", "10.0.0.2", false}, {"::ffff:10.0.0.1", "10.0.0.1", true},
 		{"2001:db8::1", "2001:db8::ffff:1", true}, {"2001:db8::1", "2001:db8:0:1::1", false},
 	} {
-		if same := NetworkOf(at(tt.a)) == NetworkOf(at(tt.b)); same != tt.same {
+		if same := OriginOf(at(tt.a)) == OriginOf(at(tt.b)); same != tt.same {
 			t.Errorf("%s and %s are counted together: %t", tt.a, tt.b, same)
 		}
 	}
+}
+
+// Users of the host log in over Unix sockets each for himself: who guesses passwords there
+// uses up his own attempts and locks himself out.
+func TestLoginSaysWhichUserOfTheHost(t *testing.T) {
+	leakFree(t)
+	var from atomic.Value
+	w := newWorld(t, Options{Authenticate: func(ctx context.Context, l Login) (Identity, error) {
+		from.Store(l.From)
+		return letIn(ctx, l)
+	}})
+	defer w.stop()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- w.server.Serve(l) }()
+	nc, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, nc: nc}
+	c.hello()
+	want[*wire.AuthenticateReply](c, wire.KeyAuthenticate, &wire.Authenticate{Mechanism: "password", User: "u", Secret: []byte("right")})
+	if got, want := fmt.Sprint(from.Load()), fmt.Sprintf("user %d of this host", os.Getuid()); got != want {
+		t.Errorf("it came from %s, want %s", got, want)
+	}
+	nc.Close()
+	l.Close()
+	<-served
 }
 
 // Connections leave the engine the files that it needs.

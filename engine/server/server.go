@@ -40,7 +40,7 @@ type Server struct {
 	mu        sync.Mutex // guards the rest; innermost
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	from      map[origin]int
+	from      map[Origin]int
 	lastID    uint64 // of a connection; never used again
 }
 
@@ -86,7 +86,7 @@ func New(e Engine, o Options) (*Server, error) {
 	s := &Server{
 		engine: e, opts: o, log: o.Logger, groups: newGroups(e, &o),
 		heap: budget{limit: o.TotalBytes}, pages: budget{limit: o.TotalBytes}, receiving: budget{limit: o.ReceiveBytes},
-		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, from: map[origin]int{},
+		quit: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, from: map[Origin]int{},
 	}
 	s.count.requests, s.count.failed = countNamed(wire.Keys()), countNamed(wire.Codes())
 	s.sharers = newSharers(&s.opts.Sharing)
@@ -165,7 +165,7 @@ func (s *Server) admitAs(nc net.Conn, peer *shm.Peer) {
 	}
 	s.lastID++
 	c := newConn(s, nc, s.lastID)
-	c.peer = peer
+	c.peer, c.from = peer, from
 	s.conns[c] = struct{}{}
 	if from.known() {
 		s.from[from]++
@@ -178,7 +178,7 @@ func (s *Server) admitAs(nc net.Conn, peer *shm.Peer) {
 	s.count.accepted.Add(1)
 }
 
-func (s *Server) forget(c *conn, from origin) {
+func (s *Server) forget(c *conn, from Origin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
