@@ -124,7 +124,7 @@ machines reach it takes --insecure as well.`,
 	return cmd
 }
 
-func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
+func (a *app) serve(cmd *cobra.Command, f *serveFlags) (err error) {
 	if named, set := a.env(configVar); set && !cmd.Flags().Changed("config") {
 		f.config = named
 	}
@@ -137,6 +137,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	settings = append(settings, where)
+	defer func() { err = fromWhere(err, settings) }()
 	log, err := f.logger(a)
 	if err != nil {
 		return err
@@ -160,14 +161,13 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range settings {
-		log.Info("setting", "name", s.Name, "value", s.Value, "source", s.Source)
-	}
-
 	d := &daemon{log: log, grace: f.grace}
 	defer d.closeListeners()
 	if err := d.bind(f); err != nil {
 		return err
+	}
+	for _, s := range settings {
+		log.Info("setting", "name", s.Name, "value", s.Value, "source", s.Source)
 	}
 	d.adminServer() // answers not ready while the directory recovers
 	d.engine, err = engine.Open(dir, engine.Options{

@@ -187,3 +187,22 @@ func readSettings(file string) (map[string]setting, error) {
 	}
 	return found, nil
 }
+
+// fromWhere adds to an error about settings where they are from that the command line does
+// not show: whoever reads of a flag looks for it there.
+func fromWhere(err error, settings []setting) error {
+	if err == nil {
+		return nil
+	}
+	var from []string
+	for _, s := range settings {
+		flag := regexp.MustCompile("--" + s.Name + `\b[^-]`)
+		if s.Source != "flag" && s.Source != "default" && flag.MatchString(err.Error()+" ") && !strings.Contains(err.Error(), s.Source) {
+			from = append(from, fmt.Sprintf("%s is from %s", s.Name, s.Source))
+		}
+	}
+	if from == nil {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(from, ", "))
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,6 +158,34 @@ func TestDataDirInFile(t *testing.T) {
 		put(text)
 		if r := ringfence(t, "", "serve", "--config", conf, "--listen", "127.0.0.1:0", "--admin", ""); r.code != exitUsage || !strings.Contains(r.err, says) {
 			t.Errorf("%q: %+v, want %q", text, r, says)
+		}
+	}
+}
+
+// A setting that serve refuses is named with the variable or the line that it is from.
+func TestRefusedSettingIsNamedWithItsPlace(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	conf := filepath.Join(t.TempDir(), "c")
+	write(t, conf, "# one\nmax-requests = 0\n")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, c := range []struct {
+		env, line, says string
+		code            int
+	}{
+		{"RINGFENCE_LOG_LEVEL=loud", "", "want debug, info, warn or error (log-level is from RINGFENCE_LOG_LEVEL)\n", exitUsage},
+		{"RINGFENCE_LISTEN=0.0.0.0:0", "", "(listen is from RINGFENCE_LISTEN)\n", exitRefused},
+		{"RINGFENCE_LISTEN=" + taken.Addr().String(), "", "address already in use (listen is from RINGFENCE_LISTEN)\n", exitFailed},
+		{"", "--config " + conf, "--max-requests is 0: want 1 to 16777216 (max-requests is from " + conf + ":2)\n", exitUsage},
+		{"", "--log-level loud", "want debug, info, warn or error\n", exitUsage},
+		{"RINGFENCE_SHM_CLIENTS=2", "--shm-user-clients 3", "or 0 for the default (shm-clients is from RINGFENCE_SHM_CLIENTS)\n", exitUsage},
+	} {
+		args := append([]string{"serve", "--data-dir", dir, "--admin", ""}, strings.Fields(c.line)...)
+		if code, said := with(t, []string{c.env}, args...); code != c.code || !strings.HasSuffix(said, c.says) || strings.Count(said, "\n") != 1 {
+			t.Errorf("%s %s: exit %d, want %d: %s, want %s", c.env, c.line, code, c.code, said, c.says)
 		}
 	}
 }
