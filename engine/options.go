@@ -15,41 +15,44 @@ type Options struct {
 	// IO is "auto" (io_uring, or the pool where the kernel refuses it), "io_uring" or
 	// "pool". "" means "auto".
 	IO string
-	// ArenaBytes is the memory that batches and reads live in: pinned, on huge pages
-	// where the host gives them. 0 means 64 MiB. Batches take it in turn: with much less,
-	// a virtual machine may find what its disk has just read slow to fill again, by a
-	// factor of up to eight.
+	// ArenaBytes is the memory that batches and reads live in; 0 means 64 MiB. It is
+	// pinned, and on huge pages if the host gives them. Batches use all of it in turn.
+	// With much less, a batch reuses memory sooner, which in some virtual machines is up
+	// to eight times slower to fill while the disk has just read it.
 	ArenaBytes int
-	// SegmentBytes is the size at which a segment rolls; 0 means 256 MiB, which a fast
-	// device fills in some tens of milliseconds: a roll costs about ten durable
-	// writes one after another. A policy of the topic overrides it.
+	// SegmentBytes is the file size at which a segment rolls; 0 means 256 MiB. A policy of
+	// the topic overrides it. A roll costs about ten durable writes in a row, and a fast
+	// device fills 256 MiB within a tenth of a second: much smaller segments cost
+	// throughput.
 	SegmentBytes int64
-	// PoolBytes bounds the retired segment files that are kept to be written again;
-	// 0 means four segments.
+	// PoolBytes bounds the files of deleted segments that are kept for reuse; 0 means four
+	// segments.
 	PoolBytes int64
-	// OpenFiles is how many segment files are kept open: half of them to append to, of
-	// which the one that was written least lately is closed for the next; half of them
-	// to read. 0 means half of what the process may have open.
+	// OpenFiles is how many segment files are kept open: half of them to append to, half
+	// to read. To open one more for appends, the one that was not written to for longest
+	// is closed. 0 means half of what the process may have open.
 	OpenFiles int
 	// Shards is the number of append queues; 0 means one for every four CPUs.
 	Shards int
-	// Vnodes is the number of metadata shards, fixed when the directory is made; 0
-	// means 4.
+	// Vnodes is the number of metadata shards; 0 means 4. It is fixed when the directory
+	// is created.
 	Vnodes int
-	// Retention is what applies to topics without a policy of their own, and where a
-	// policy inherits; the zero value keeps everything and rolls after a week.
+	// Retention applies to topics without a policy of their own, and wherever a policy
+	// inherits. The zero value keeps everything and rolls open segments after a week.
 	Retention Policy
-	// RetainEvery is how often retention and age rolls are looked at; 0 means a minute.
-	// They are looked at besides when the first producer comes, and when a policy is
-	// defined, deleted or bound: a full disk need not wait.
+	// RetainEvery is how often retention and rolls by age are checked; 0 means once a
+	// minute. They are also checked when the first producer opens, and when a policy is
+	// defined, deleted or bound, so that a full disk need not wait.
 	RetainEvery time.Duration
-	// ReserveBytes is the free space below which appends are refused; 0 means 64 MiB.
+	// ReserveBytes is the free space, in bytes, below which appends are refused; 0 means
+	// 64 MiB.
 	ReserveBytes uint64
-	// RawWait waits for the disk without telling Go's scheduler: half the CPU per
-	// wait, at the price of a processor held meanwhile. For processes that own spare
-	// ones.
+	// RawWait waits for the disk without telling Go's scheduler. That halves the CPU per
+	// wait but blocks a processor meanwhile: use it only in processes with processors to
+	// spare.
 	RawWait bool
-	// Progress, if set, hears how far recovery is.
+	// Progress, if set, is called during Open: done of total segment files are recovered.
+	// It must not block.
 	Progress func(done, total int)
 	// Logger takes the engine's log; nil discards it.
 	Logger *slog.Logger

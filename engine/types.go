@@ -6,36 +6,37 @@ import (
 	"github.com/ringfence/ringfence/engine/api"
 )
 
-// What a program meets on both ways to the log is told in package engine/api, where each
-// field of these types is described; a program changes to engine/client in the line that
-// opens one.
+// The types that linked programs and network clients share live in package engine/api, which
+// describes every field. A program that moves to engine/client changes only the line that
+// opens the log.
 
-// Record is one entry to store: Key, Value, Headers and Time. A nil Key spreads over the
-// ranges, a nil Value is a tombstone. See [api.Record].
+// Record is one entry to store: Key, Value, Headers and Time. Records with a nil Key are
+// spread over the ranges; a nil Value is a tombstone. See [api.Record].
 type Record = api.Record
 
-// Placement says where records were stored: Range, First and Last offset, and whether, or
-// how many of them, were stored before (Duplicate, Repeats). See [api.Placement].
+// Placement says where records were stored: Range, First and Last offset, and how many of
+// them had been stored before (Duplicate, Repeats). See [api.Placement].
 type Placement = api.Placement
 
 // ConsumedRecord is a record with its place: Range, Offset, Key, Value, Headers, Time. Its
-// bytes are valid until the consumer's next call. See [api.ConsumedRecord].
+// bytes are valid until the consumer's next Poll, Fetch or Close. See [api.ConsumedRecord].
 type ConsumedRecord = api.ConsumedRecord
 
-// Page is what one Poll or Fetch found: Records of one range, Skips, and whether there was
-// nothing more (CaughtUp). See [api.Page].
+// Page is the result of one Poll or Fetch: Records of one range, Skips, and whether there
+// was nothing more (CaughtUp). See [api.Page].
 type Page = api.Page
 
-// Skip is a stretch of offsets that a consumer moved past, because retention took them or
-// the loss of damaged ones was accepted: Range, From, Offsets, Damaged. See [api.Skip].
+// Skip is a stretch of offsets that a consumer moved past, because retention removed the
+// records or the loss of damaged ones was accepted: Range, From, Offsets, Damaged. See
+// [api.Skip].
 type Skip = api.Skip
 
 // ProducerOptions are of [Engine.NewProducer]: Topic, ID, BatchBytes, Linger, MaxInFlight,
 // Codec, NotIdempotent. All but Topic may be zero. See [api.ProducerOptions].
 type ProducerOptions = api.ProducerOptions
 
-// ConsumerOptions are of [Engine.NewConsumer]: Topic, Group, From. Member is of network
-// clients. See [api.ConsumerOptions].
+// ConsumerOptions are of [Engine.NewConsumer]: Topic, Group, From. Member is for network
+// clients only. See [api.ConsumerOptions].
 type ConsumerOptions = api.ConsumerOptions
 
 // From is where a consumer starts: [FromGroup], [FromStart], [FromEnd], [FromCursor] or
@@ -46,7 +47,7 @@ type From = api.From
 // ranges, and Policy. See [api.TopicOptions].
 type TopicOptions = api.TopicOptions
 
-// TopicInfo sums a topic up: Name, ID, Bits, Policy, Created, and how many Ranges, Segments,
+// TopicInfo sums up a topic: Name, ID, Bits, Policy, Created, how many Ranges, Segments,
 // Records and Bytes it has, and what is Damaged or SetAside. See [api.TopicInfo].
 type TopicInfo = api.TopicInfo
 
@@ -69,12 +70,12 @@ type GroupInfo = api.GroupInfo
 // Behind, Member. See [api.GroupRange].
 type GroupRange = api.GroupRange
 
-// TopicError is an error with the Topic, and the Range or -1, that it is about. errors.Is
-// finds what it wraps.
+// TopicError is an error with the Topic and the Range (-1 for none) that it is about.
+// errors.Is finds what it wraps.
 type TopicError = api.TopicError
 
-// User sums a user up: Name, whether there is a Password, and how many Grants and Tokens,
-// and which Quota. See [api.User].
+// User sums up a user: Name, whether there is a Password, how many Grants and Tokens, and
+// the Quota. See [api.User].
 type User = api.User
 
 // UserOptions are of [Engine.PutUser]: Replace and Grants. See [api.UserOptions].
@@ -84,11 +85,12 @@ type UserOptions = api.UserOptions
 // [api.Grant].
 type Grant = api.Grant
 
-// Quota is what a user may produce in a second: Records and Bytes, 0 for no bound. See
+// Quota is what a user may produce per second: Records and Bytes, 0 for no limit. See
 // [api.Quota].
 type Quota = api.Quota
 
-// Token is what is told of a token: ID, User, Name, Created, Expires. See [api.Token].
+// Token describes a token without its secret: ID, User, Name, Created, Expires. See
+// [api.Token].
 type Token = api.Token
 
 // TokenOptions are of [Engine.CreateToken]: Name and Expires. See [api.TokenOptions].
@@ -101,7 +103,8 @@ type Header = api.Header
 // Codec says how the batches of a producer are compressed: [None], [S2] or [Zstd].
 type Codec = api.Codec
 
-// What a [Codec] can be: no compression, little of it in little CPU time, or more.
+// The values of a [Codec]: no compression, fast compression, or smaller results for more
+// CPU.
 const (
 	None = api.None
 	S2   = api.S2
@@ -110,8 +113,8 @@ const (
 
 // Policy is a set of retention and roll rules under a name ([Engine.SetPolicy]) that
 // topics are bound to ([Engine.BindPolicy]): MaxAge and MaxBytes say what is kept,
-// SegmentMaxAge and SegmentMaxBytes when an open segment rolls. What is left out
-// inherits [Options].Retention. See [api.Policy] for units and limits.
+// SegmentMaxAge and SegmentMaxBytes when an open segment rolls. Limits that are not set
+// are those of [Options].Retention. See [api.Policy] for units and limits.
 type Policy = api.Policy
 
 // Bound is one limit of a [Policy]: [Limit], [Unlimited], or the zero value, which
@@ -121,27 +124,27 @@ type Bound = api.Bound
 // MaxBatchBytes is the largest batch a producer makes.
 const MaxBatchBytes = api.MaxBatchBytes
 
-// Limit is a [Bound] of n milliseconds or bytes. 0 is a budget of nothing: what is
-// sealed goes at once. What is to have no limit is [Unlimited].
+// Limit is a [Bound] of n milliseconds or bytes. 0 keeps nothing: what is sealed is removed
+// at once. For no limit use [Unlimited].
 func Limit(n int64) Bound { return api.Limit(n) }
 
 // Unlimited is a [Bound] that turns the rule off, whatever [Options].Retention says.
 func Unlimited() Bound { return api.Unlimited() }
 
-// FromGroup is where the group is; where it has no position, at the start. It is
-// the zero value of From; without a group it is FromStart.
+// FromGroup starts where the group is or, if it has no position yet, at the start. It is the
+// zero value of From; without a group it is the same as FromStart.
 func FromGroup() From { return api.FromGroup() }
 
-// FromStart is the first record that is still stored.
+// FromStart starts at the first record that is still stored.
 func FromStart() From { return api.FromStart() }
 
-// FromEnd is behind the last record.
+// FromEnd starts after the last record.
 func FromEnd() From { return api.FromEnd() }
 
-// FromCursor is where the consumer was that answered the cursor.
+// FromCursor starts where the consumer was that returned the cursor.
 func FromCursor(cursor string) From { return api.FromCursor(cursor) }
 
-// FromTime is, in each range, the first record of that time or later.
+// FromTime starts, in each range, at the first record of that time or later.
 func FromTime(t time.Time) From { return api.FromTime(t) }
 
 // Test with errors.Is. Every error says in words what happened and where.

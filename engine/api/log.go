@@ -5,9 +5,9 @@ import (
 	"iter"
 )
 
-// Log is what a program does with topics, linked or over the network. The methods are
-// described at engine.Engine and client.Client, which return types of their own where
-// it says Producer and Consumer here.
+// Log is what a program can do with topics, linked or over the network. engine.Engine and
+// client.Client have these methods and describe them; their NewProducer and NewConsumer
+// return types of their own, which implement Producer and Consumer.
 type Log interface {
 	Admin
 	Access
@@ -38,8 +38,9 @@ type Admin interface {
 	DeleteGroup(ctx context.Context, topic, group string) error
 }
 
-// Lists visits what there may be very many of, by name, without holding all of it: what
-// comes or goes meanwhile may be visited or not. It ends after an error.
+// Lists visits, by name, what there may be very many of, without holding all of it in
+// memory. What is made or removed meanwhile may be visited or not. A visit ends after an
+// error.
 type Lists interface {
 	AllTopics(ctx context.Context) iter.Seq2[TopicInfo, error]
 	AllGroups(ctx context.Context, topic string) iter.Seq2[string, error]

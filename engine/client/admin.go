@@ -20,7 +20,7 @@ func (c *Client) askTopic(ctx context.Context, topic string, key wire.Key, msg w
 	return reply, about(topic, err)
 }
 
-// CreateTopic makes a topic.
+// CreateTopic creates a topic with one range.
 func (c *Client) CreateTopic(ctx context.Context, name string, o api.TopicOptions) error {
 	if o.Policy != "" {
 		if err := api.CheckPolicy(o.Policy); err != nil {
@@ -132,7 +132,8 @@ func boundOf(b *wire.Bound) api.Bound {
 	return api.Bound{}
 }
 
-// DeletePolicy forgets a definition. Topics stay bound to the name.
+// DeletePolicy removes a definition. While topics are bound to it that is refused with an
+// ErrPolicyInUse that names them; see [Client.ForgetPolicy].
 func (c *Client) DeletePolicy(ctx context.Context, name string) error {
 	if err := api.CheckPolicy(name); err != nil {
 		return err

@@ -13,15 +13,14 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Consumer reads one topic, each range in order, parents before the ranges that
-// took over their keys: records with equal keys come in the order they were
-// stored. One goroutine uses it.
+// Consumer reads one topic: each range in order, and ranges before those that took over their
+// keys. So records with equal keys come in the order in which they were stored. It is not
+// safe for concurrent use. Close it after use.
 //
-// It asks for a page at a time, and for the next one while the last is being handed
-// out, unless that was all that there was, which is handed out sooner without: nothing
-// comes that it did not ask for. The server's consumer is ahead of the
-// caller by what lies here; when the connection is lost, another one is opened behind
-// the last page that came.
+// It asks the server for one page at a time, and for the next one while the last is being
+// handed out, unless the last was all that there was. So nothing comes that it did not ask
+// for, and the server's consumer is ahead of the caller by what lies here. When the
+// connection is lost, another consumer is opened behind the last page that came.
 //
 // # Members
 //
@@ -212,10 +211,11 @@ func (r *Consumer) ask(wait bool) {
 	r.next, r.spare = f, nil
 }
 
-// Poll returns the next records, at most max and all of one range, waiting until
-// there are some. When ctx ends it returns a page without records and ctx's error.
-// When the server cannot be reached for RequestTimeout it says so; the consumer can be
-// used on.
+// Poll returns the next records, at most max and all of one range, and waits until there are
+// some, or a skip to report. If ctx ends first, it returns ctx's error and a page without
+// records. If the server cannot be reached for RequestTimeout, it returns an error; the
+// consumer can still be used. The page's memory is the consumer's: it is valid until the
+// next Poll, Fetch or Close.
 func (r *Consumer) Poll(ctx context.Context, max int) (api.Page, error) {
 	page, err := r.take(ctx, max, true)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -224,7 +224,7 @@ func (r *Consumer) Poll(ctx context.Context, max int) (api.Page, error) {
 	return page, err
 }
 
-// Fetch is Poll without waiting: a page without records is CaughtUp.
+// Fetch is Poll without waiting: if there is nothing to return now, the page is CaughtUp.
 func (r *Consumer) Fetch(max int) (api.Page, error) {
 	ctx, cancel := r.limit(context.Background())
 	defer cancel()

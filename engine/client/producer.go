@@ -13,11 +13,12 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Producer sends records to one topic. Any number of goroutines may share it;
-// records with equal keys keep the order in which Produce or Append took them.
+// Producer sends records to one topic. It is safe for concurrent use; records with equal keys
+// keep the order in which the calls of Produce, Append and [Batch.Send] took them. Close it
+// after use.
 //
 // Records gather in one open batch for each range of the topic (lane.go). Closed batches
-// wait in one queue, fly and are answered (session.go).
+// wait in one queue, are sent, and are answered (session.go).
 type Producer struct {
 	c     *Client
 	name  string
@@ -57,14 +58,15 @@ type Producer struct {
 	armed    bool          // it will
 }
 
-// Slowed is how long the producer has waited so far because its user had used up a quota.
+// Slowed is how long the producer has been held up so far because its user was over a quota.
 func (p *Producer) Slowed() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.slowed
 }
 
-// ID is what recognises this producer's repeats.
+// ID is the number by which this producer's repeats are recognised: that of the options, or
+// the one that was drawn.
 func (p *Producer) ID() uint64 { return p.opts.ID }
 
 // NewProducer returns a producer for one topic.
@@ -129,8 +131,8 @@ func (c *Client) delist(p *Producer) {
 	delete(c.producers, p)
 }
 
-// Produce stores one record and returns when it is durable. When ctx ends first,
-// the record may still be stored.
+// Produce stores one record and returns when it is durable. What r points to is copied. If
+// ctx ends first, the record may still be stored; [Unknown] says of an error whether it may.
 func (p *Producer) Produce(ctx context.Context, r api.Record) (api.Placement, error) {
 	t, err := p.take(ctx, &r, nil)
 	if err != nil {
@@ -151,13 +153,13 @@ func (p *Producer) Produce(ctx context.Context, r api.Record) (api.Placement, er
 	}
 }
 
-// Append takes one record and returns; done, which may be nil, hears when it is
-// durable or failed. It blocks while there is no memory for another batch, or enough
-// of them are waiting. done runs on a goroutine of the producer, in the order of the
-// records of a range; while it blocks, no other does.
+// Append takes one record and returns. It blocks, until ctx ends, while there is no memory
+// for another batch or enough batches are waiting. Key, Value and Headers are copied before
+// Append returns. After an error the record was not taken, and done is not called.
 //
-// What r points to, its Key, Value and Headers, is copied before Append returns, and may
-// be used again.
+// done, which may be nil, is called once, when the record is durable or has failed. Within a
+// range the calls come in the order of the records. done runs on a goroutine of the producer;
+// while it blocks, no other callback runs.
 func (p *Producer) Append(ctx context.Context, r api.Record, done func(api.Placement, error)) error {
 	if done == nil {
 		done = func(api.Placement, error) {}
@@ -166,7 +168,7 @@ func (p *Producer) Append(ctx context.Context, r api.Record, done func(api.Place
 	return err
 }
 
-// taken is a record that was taken from a caller who waits.
+// taken is a record of a caller who waits for its outcome.
 type taken struct {
 	out   *outcome
 	at    int   // its place in the batch
@@ -246,8 +248,8 @@ func (p *Producer) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// room waits until another batch may be closed: as many may wait as fly. mu is held,
-// and released while waiting.
+// room waits until another batch may be closed: as many may wait as may be in flight. mu is
+// held, and released while waiting.
 func (p *Producer) room(ctx context.Context) error {
 	for p.queue.n >= 2*p.opts.MaxInFlight*len(p.lanes) {
 		if err := p.wait(ctx); err != nil {
@@ -260,8 +262,8 @@ func (p *Producer) room(ctx context.Context) error {
 	return nil
 }
 
-// push sees to it that the open batch leaves when it can: at once if nothing else is on
-// its way, which is all there is to gathering, or after Linger. mu is held.
+// push sends the open batch as soon as it may leave: at once if nothing else is under way,
+// which is all there is to gathering, or after Linger. mu is held.
 func (p *Producer) push() {
 	switch {
 	case p.opts.Linger == 0:
@@ -286,15 +288,16 @@ func (p *Producer) refused(err error, size int) error {
 	return about(p.name, err)
 }
 
-// halt notes that a record of a named producer failed. mu is held.
+// halt stops a named producer because a record failed. mu is held.
 func (p *Producer) halt(err error) {
 	if p.named && p.halted == nil {
 		p.halted = fmt.Errorf("%w: a record before was not stored; send all from the start with a new producer of the ID %d: %w", ErrHalted, p.opts.ID, err)
 	}
 }
 
-// Flush returns when everything taken before is answered. What is taken meanwhile
-// does not keep it.
+// Flush sends what is gathered and returns when every record taken before the call is
+// answered, stored or not. Records taken meanwhile do not hold it up. An error is that of
+// ctx; how each record fared is told to its own caller.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -324,8 +327,8 @@ func (p *Producer) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close takes no more records, flushes and gives the producer up. When ctx ends
-// first, what is not answered yet fails with ErrClosed.
+// Close takes no more records, flushes and ends the producer. If ctx ends first, what is not
+// answered yet fails with ErrClosed, and Close returns ctx's error.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed.Store(true)

@@ -10,9 +10,9 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Batch is memory of the client that the caller fills with records, and that goes
-// to the server from where it lies. One goroutine fills it; it is sent once. A batch
-// that is not sent must be discarded.
+// Batch is memory of the client that the caller fills with records and that goes to the
+// server from where it lies. It is not safe for concurrent use. It can be sent once; a batch
+// that is not sent must be discarded, or its memory is not given back.
 type Batch struct {
 	p        *Producer
 	b        *batch
@@ -22,9 +22,10 @@ type Batch struct {
 	finished bool // the inner batch has its frame: Send was tried
 }
 
-// NewBatch returns an empty batch of at most size bytes, as a frame and in memory; 0
-// means the producer's BatchBytes. It waits for memory until ctx ends. Records that
-// name no time get that of this call.
+// NewBatch returns an empty batch of at most size bytes, as a frame and in memory: 4 KiB to
+// [api.MaxBatchBytes], and at most a quarter of [Options].MemoryBytes. 0 means the
+// producer's BatchBytes. It waits for memory until ctx ends. Records without a time get the
+// time of this call.
 func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	if size == 0 {
 		size = p.opts.BatchBytes
@@ -51,10 +52,13 @@ func (p *Producer) NewBatch(ctx context.Context, size int) (*Batch, error) {
 	return &Batch{p: p, b: p.batchIn(slab), now: time.Now().UnixMilli()}, nil
 }
 
-// Len is the number of records so far.
+// Len is the number of records added so far.
 func (b *Batch) Len() int { return int(b.count) }
 
-// Add copies a record into the batch. ErrBatchFull leaves it as it was.
+// Add copies a record into the batch; what r points to may be reused afterwards. An error
+// leaves the batch as it was: ErrBatchFull if the record does not fit any more,
+// ErrRecordTooLarge if it would not fit an empty batch either, ErrBatchSent after Send or
+// Discard.
 func (b *Batch) Add(r api.Record) error {
 	if err := b.fillable(); err != nil {
 		return err
@@ -85,9 +89,9 @@ func (b *Batch) refused(err error) error {
 	return b.p.refused(err, len(b.b.slab))
 }
 
-// Reserve makes room for a record and returns the memory of its key and value, to
-// be filled before Commit and left alone afterwards. A length of -1 is a null key
-// or value.
+// Reserve makes room for a record and returns the memory of its key and value. Fill it,
+// call Commit, and leave it alone from then on. A length of -1 is a null key or value.
+// Without Commit the record is not part of the batch. Errors are those of Add.
 func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	if err := b.fillable(); err != nil {
 		return nil, nil, err
@@ -99,8 +103,8 @@ func (b *Batch) Reserve(keyLen, valueLen int) (key, value []byte, err error) {
 	return key, value, nil
 }
 
-// Commit adds the record that Reserve made room for. key is the memory of its key,
-// filled, or nil where that is null.
+// Commit adds the record that Reserve made room for. key is the memory of the key that
+// Reserve returned, filled, or nil if the key is null.
 func (b *Batch) Commit(key []byte) error {
 	if err := b.fillable(); err != nil {
 		return err
@@ -112,7 +116,7 @@ func (b *Batch) Commit(key []byte) error {
 	return nil
 }
 
-// Discard gives the memory of a batch back that was not sent.
+// Discard gives back the memory of a batch that was not sent. After Send it does nothing.
 func (b *Batch) Discard() {
 	if b.b != nil {
 		b.b.letGo()
@@ -120,13 +124,17 @@ func (b *Batch) Discard() {
 	}
 }
 
-// Send hands the batch over. done, which may be nil, hears when all of its records
-// are durable, with the placement of the first and last; when they belong to more
-// than one range, the placement is that of the first record. Batches and records take
-// their order from Send, Append and Produce. It waits while twice MaxInFlight batches
-// are on their way already.
+// Send hands the batch over and returns. It waits, until ctx ends, while twice MaxInFlight
+// batches for each range of the topic are under way already. The order of records is that
+// of the calls of Send, Append and Produce.
 //
-// After an error the batch was not sent: it can be sent again, or discarded.
+// done, which may be nil, is called once, when all records of the batch are durable or,
+// with an error, when it is known that not all of them are, or that this cannot be known.
+// The placement spans the first to the last record; if the records belong to more than one
+// range, it is that of the first record alone. done runs on a goroutine of the producer;
+// while it blocks, no other callback runs.
+//
+// After an error the batch was not sent, and can be sent again or discarded.
 func (b *Batch) Send(ctx context.Context, done func(api.Placement, error)) error {
 	if b.b == nil {
 		return ErrBatchSent
