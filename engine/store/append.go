@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
@@ -14,40 +13,40 @@ import (
 // Append is one frame on its way to a segment. The caller fills the first group,
 // hands it to [Segment.Append], and owns it and its memory again when Done runs.
 type Append struct {
-	// Frame is a whole frame as record.Builder.Finish leaves it, at the start of
-	// memory from the disk's Arena, or registered with the disk, whose capacity reaches
-	// to the next multiple of disk.Block. The store stamps its offset into it.
-	// Once taken, its content is the store's.
+	// Frame is a whole frame as record.Builder.Finish leaves it. It lies at the start of
+	// memory from the disk's Arena, or registered with the disk, and its capacity reaches
+	// to the next multiple of disk.Block. The store stamps the offset into it. From Append
+	// to Done its content is the store's.
 	Frame []byte
-	// Foreign says that Frame lies in memory, registered with the disk, that another
-	// process can write, and that Head is its header as it was verified. Nothing of it is
-	// believed again (foreign.go); otherwise Head is not looked at.
+	// Foreign says that another process can write to the memory of Frame, which is
+	// registered with the disk, and that Head is the header as it was verified: the memory
+	// is not trusted again (foreign.go). Without Foreign, Head is not used.
 	Foreign bool
 	Head    record.Head
 	// Done runs once, on a goroutine of the store's choosing, when the outcome is
 	// known. It must not block and may append again.
 	Done func(*Append)
-	// Lead says that the caller calls Wait or Drive at once, so that it reaps for itself.
+	// Lead says that the caller will call Wait or Drive at once, and so reap for itself.
 	Lead bool
-	// Answering says that the caller is in a Done: the frame starts when the others that
-	// are answered at the same time have been, with what they append.
+	// Answering says that the caller is in a Done. The frame is sent after all those that
+	// are answered in this round, together with what they append.
 	Answering bool
 
-	// First and Last are the offsets of the first and last record now stored; with
-	// Duplicate, every record was stored before and they are not known. Where some
-	// were, New holds the places in Frame of those that are stored now.
+	// First and Last are the offsets of the first and last record that were stored now.
+	// With Duplicate, all records had been stored before, and the offsets are not known. If
+	// only some had been, New holds the places in Frame of those stored now.
 	First, Last uint64
 	Duplicate   bool
 	New         []uint32
-	// Err is nil if the frame is durable. A *SealedError: continue in the successor.
-	// After ErrStorage the outcome is unknown until the segment is fenced; the
-	// records may not be counted as stored or as lost.
+	// Err is nil if the frame is durable. After a *SealedError, go on in the successor.
+	// After ErrStorage the outcome is unknown until the segment is fenced: the records
+	// count neither as stored nor as lost.
 	Err error
 
 	head    record.Head
 	stamp   [record.HeaderSize]byte // of a foreign frame: its header as it is written
 	trimmed []byte                  // arena memory of a rebuilt frame
-	grows   int64                   // what its file grows by for it
+	grows   int64                   // how much its file grows for it
 	gate    gate
 }
 
@@ -128,9 +127,9 @@ func (a *Append) answer() {
 	}
 }
 
-// judge says, on the submitter, what of a is written: its frame, a shorter one
-// without the records the producer sent before, or nil: all of it was stored
-// before, or a.Err says why none of it can be.
+// judge says, on the submitter, which frame to write for a: its own, or one without the
+// records that the producer sent before. nil means none: all of it was stored before, or
+// a.Err says why it cannot be stored.
 func (s *Segment) judge(a *Append) []byte {
 	table := s.writer.Table()
 	verdict, err := table.Judge(&a.head)
@@ -174,9 +173,8 @@ func (s *Segment) trim(a *Append, table *segfile.ProducerTable) []byte {
 	return frame
 }
 
-// rebuild puts the records of a that are new into a frame in a.trimmed. It may be
-// longer than the one that came: it is not compressed, and says which sequences
-// are left out.
+// rebuild puts the new records of a into a frame in a.trimmed. It may be longer than the
+// original: it is not compressed, and it has to say which sequences are left out.
 func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, error) {
 	frame := a.Frame
 	if a.Foreign {
@@ -197,7 +195,7 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 		}
 	}
 	if len(fresh) == b.Len() {
-		return a.Frame, nil // two slices of the keys had come unequally far
+		return a.Frame, nil // all are new: its slices of the keys had just come unequally far
 	}
 	frame, err = record.Trim(nil, b, a.head.PrevSeq, func(i int) bool {
 		_, ok := slices.BinarySearch(fresh, uint32(i))
@@ -212,60 +210,7 @@ func (s *Segment) rebuild(a *Append, table *segfile.ProducerTable) ([]byte, erro
 		return slab[:copy(slab, frame)], nil
 	}
 	if room := cap(a.Frame); !a.Foreign && room >= roundUp(len(frame), disk.Block) {
-		return append(a.Frame[:0], frame...), nil // it is read no more
+		return append(a.Frame[:0], frame...), nil // nobody reads the original any more
 	}
 	return nil, fmt.Errorf("%w: no memory to leave out what was sent before", ErrOverloaded)
-}
-
-// A fifo is a queue of appends in one reused slice.
-type fifo[T any] struct {
-	items []T
-	head  int
-}
-
-func (f *fifo[T]) len() int { return len(f.items) - f.head }
-
-func (f *fifo[T]) push(x T) {
-	if f.head > 0 && len(f.items) == cap(f.items) {
-		n := copy(f.items, f.items[f.head:])
-		clear(f.items[n:])
-		f.items, f.head = f.items[:n], 0
-	}
-	f.items = append(f.items, x)
-}
-
-// all is what is in it, to be looked at.
-func (f *fifo[T]) all() []T { return f.items[f.head:] }
-
-func (f *fifo[T]) peek() T { return f.items[f.head] }
-
-func (f *fifo[T]) pop() T {
-	x := f.items[f.head]
-	var zero T
-	f.items[f.head] = zero
-	f.head++
-	if f.head == len(f.items) {
-		f.items, f.head = f.items[:0], 0
-	}
-	return x
-}
-
-// unpop puts xs, which were popped last, back in front.
-func (f *fifo[T]) unpop(xs []T) {
-	if f.head >= len(xs) {
-		f.head -= len(xs)
-		copy(f.items[f.head:], xs)
-		return
-	}
-	f.items = append(append([]T(nil), xs...), f.items[f.head:]...)
-	f.head = 0
-}
-
-// counters of one store, for Stats.
-type counters struct {
-	appends, records, duplicates      atomic.Uint64
-	flushes, flushBytes, payloadBytes atomic.Uint64
-	failures, damages                 atomic.Uint64
-	changed, voided                   atomic.Uint64
-	latency                           DurationCounter // of flushes
 }

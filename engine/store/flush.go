@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// A frame of at least this much goes to the device from where it lies; smaller
-	// ones that wait together are copied, side by side, into the memory of one flush.
+	// largeBytes is the size from which a frame goes to the device from where it lies.
+	// Smaller ones that wait together are copied, side by side, into the memory of one flush.
 	largeBytes = 32 << 10
-	// The most that frames which wait together are gathered into. A flush costs 10 to
-	// 25 microseconds of a processor, and a device round trip, whatever its size.
+	// gatherBytes is how much one flush gathers at most. A flush costs 10 to 25 microseconds
+	// of a processor, and a device round trip, whatever its size.
 	gatherBytes = 512 << 10
-	// So many flushes of a segment overlap whatever their size; more only while they
-	// are small: a few large ones keep a device busy, further ones only wait in it.
+	// fewFlushes of a segment overlap whatever their size, and more only while all of them
+	// together are at most smallBytes: a few large ones keep a device busy, and more would
+	// only wait there.
 	fewFlushes = 4
-	aloftBytes = 4 << 20
+	smallBytes = 4 << 20
 )
 
 // flush is one durable write: one or more frames of one segment.
@@ -34,24 +35,24 @@ type flush struct {
 	pieces  [][]byte  // else the frames of heads, each padded to whole blocks
 	end     fence.End // where the segment ends once this is durable
 	frames  int64     // bytes of frames without padding
-	aloft   int64     // bytes of frames, as they were given
+	given   int64     // bytes of frames as the appends gave them
 	records uint64
-	began   time.Time // it was given to the disk; the submitter's, then under mu
-	lent    *Append   // the only one, when what is written lies in memory of others
-	changed bool      // and it was changed meanwhile
-	kept    []byte    // a copy for readers of the tail; of what was lent, as it was found unchanged
+	began   time.Time // when it was given to the disk; the submitter's, then under mu
+	lent    *Append   // the only append, if its frame lies in memory of others (foreign.go)
+	changed bool      // the frame of lent was changed while it was written
+	kept    []byte    // a copy for readers of the tail; of a lent frame, as it was found unchanged
 	mending *mending
-	voided  int  // of heads
-	aside   bool // part of a checkpoint; there are no appends
-	quiet   bool // one that proves what there is, and nothing else
-	idle    bool // nothing to write: duplicates alone; owned by the submitter
+	voided  int  // how many of heads turned void
+	aside   bool // it is a checkpoint, or the pointer to one, and has no appends
+	quiet   bool // an aside that only proves what there is (quiet.go)
+	idle    bool // nothing to write, only duplicates; owned by the submitter
 	settled bool // the outcome is known; guarded by the shard's mu
 }
 
-// mayStart says whether another flush of s should start now. A first one always;
-// further ones overlap it only when there is enough waiting to be worth a device
-// round trip, and twice as much for each one more: so small appends gather instead,
-// while large ones overlap. The shard's mu is held.
+// mayStart says whether another flush of s should start now. If none is in flight, always.
+// Another one overlaps those in flight only if enough is waiting to be worth a device round
+// trip, and twice as much for each further one. So small appends gather, and large ones
+// overlap. The shard's mu is held.
 func (s *Segment) mayStart() bool {
 	n, all := s.unsettled, s.flushes.len()
 	if s.aside {
@@ -62,18 +63,17 @@ func (s *Segment) mayStart() bool {
 		return false
 	case s.behindStranger(s.queue.peek()):
 		return false
-	case s.aloft >= 2*aloftBytes: // most of it done, behind one that is not
+	case s.unconfirmed >= 2*smallBytes: // most of it is done, and waits for one flush that is not
 		return false
 	case n == 0:
 		return true
-	case n >= fewFlushes && s.aloft+int64(len(s.queue.peek().Frame)) > aloftBytes:
+	case n >= fewFlushes && s.unconfirmed+int64(len(s.queue.peek().Frame)) > smallBytes:
 		return false
 	}
 	return s.queued >= s.store.opts.OverlapBytes<<min(n-1, fewFlushes)
 }
 
-// lender is the producer of the foreign frames that are in flight, and whether there are
-// any. mu is held.
+// lender is the producer of the foreign frames in flight, if there are any. mu is held.
 func (s *Segment) lender() (producer uint64, lent bool) {
 	for _, f := range s.flushes.all() {
 		if len(f.appends) > 0 && f.appends[0].Foreign {
@@ -83,10 +83,11 @@ func (s *Segment) lender() (producer uint64, lent bool) {
 	return 0, false
 }
 
-// behindStranger says whether foreign frames of another producer than a's are in flight.
-// What the device got of them may differ from what was compared, if it was changed back
-// in time, and a start that finds it so cuts off all that was not written after it was
-// durable: that must be their own producer's alone. mu is held.
+// behindStranger says whether foreign frames of another producer than a's are in flight; a
+// must wait for them then. Their producer may change a frame while the device reads it and
+// change it back before it is compared, so that it counts as stored although it is not. A
+// start that finds such a frame cuts it off, together with everything that was written
+// before it was durable: only records of that producer may be among that. mu is held.
 func (s *Segment) behindStranger(a *Append) bool {
 	producer, lent := s.lender()
 	return lent && producer != a.head.Producer
@@ -96,9 +97,9 @@ func (s *Segment) behindStranger(a *Append) bool {
 func (s *Segment) take(sh *shard) *flush {
 	f := sh.spareFlush()
 	f.seg = s
-	// Not all at once: while the device has one half, the other is answered and what
-	// follows it made ready.
-	most := min(gatherBytes, max(int(s.store.opts.OverlapBytes), int(s.queued+s.aloft)/2+disk.Block))
+	// Half of what there is: while the device has one half, the other one is answered, and
+	// what comes next is made ready.
+	most := min(gatherBytes, max(int(s.store.opts.OverlapBytes), int(s.queued+s.unconfirmed)/2+disk.Block))
 	first := s.dequeue()
 	f.appends = append(f.appends, first)
 	total := packed(first)
@@ -113,7 +114,7 @@ func (s *Segment) take(sh *shard) *flush {
 		f.appends = append(f.appends, s.dequeue())
 	}
 	if len(f.appends) > 1 && !first.large() {
-		// Without memory to copy them into, each frame is a flush of its own.
+		// If there is no memory to copy them into, each frame is a flush of its own.
 		stage, ok := sh.store.disk.Arena().Alloc(roundUp(min(total, most), disk.Block))
 		if ok {
 			f.stage = stage
@@ -122,9 +123,9 @@ func (s *Segment) take(sh *shard) *flush {
 		}
 	}
 	for _, a := range f.appends {
-		f.aloft += int64(len(a.Frame))
+		f.given += int64(len(a.Frame))
 	}
-	s.aloft += f.aloft
+	s.unconfirmed += f.given
 	s.flushes.push(f)
 	s.unsettled++
 	return f
@@ -147,10 +148,10 @@ func (s *Segment) requeue(f *flush) {
 	f.appends = f.appends[:1]
 }
 
-// prepare assigns offsets and makes the bytes to write. It runs on the submitter,
-// without mu, in the order of the segment's flushes. It reports whether there is
-// anything to write: a flush of duplicates alone is settled at once, and answered
-// when everything before it is durable.
+// prepare assigns offsets and makes the bytes to write. It runs on the submitter, without
+// mu, in the order of the segment's flushes. It reports whether there is anything to write:
+// a flush that has only duplicates is settled at once, and answered when everything before
+// it is durable.
 func (f *flush) prepare() bool {
 	switch {
 	case f.mending != nil:
@@ -183,7 +184,7 @@ func (f *flush) prepare() bool {
 		} else {
 			record.Stamp(frame, a.First, durable, s.meta.Salt)
 		}
-		w.Table().Update(&a.head) // the next one in this flush is judged by it
+		w.Table().Update(&a.head) // the next append in this flush is judged by it
 		if f.stage != nil {
 			copy(f.stage[at:], frame)
 			clear(f.stage[at+n : at+roundUp(n, record.FrameAlign)])
@@ -208,7 +209,7 @@ func (f *flush) prepare() bool {
 		f.op.Buf = f.stage[:size]
 		w.Advance(f.op.Off, int64(size), f.heads)
 	} else {
-		// On disk they are as flushes of their own would have left them.
+		// On disk each frame is as a flush of its own would have left it.
 		f.op.Buf, f.op.More = f.pieces[0], f.pieces[1:]
 		for i, p := range f.pieces {
 			w.Advance(w.Position(), int64(len(p)), f.heads[i:i+1])
@@ -218,8 +219,8 @@ func (f *flush) prepare() bool {
 	return true
 }
 
-// keep makes the copy for readers of the tail, if there are any. Of what was lent there is
-// one already: it may be another one now.
+// keep makes the copy for readers of the tail, if there are any. Of a lent frame there is a
+// copy already, made when it was checked: its memory may have changed since.
 func (f *flush) keep() {
 	if f.lent != nil || f.op.Err != nil || len(f.heads) == 0 || !f.seg.watch.tailing() {
 		return
@@ -227,13 +228,13 @@ func (f *flush) keep() {
 	f.kept = slices.Concat(append([][]byte{f.op.Buf}, f.op.More...)...)
 }
 
-// wantsAside says whether a checkpoint, or the pointer to one, should be written now.
-// The caller is the submitter.
+// wantsAside says whether a checkpoint, or the pointer to one, should be written now. It
+// runs on the submitter.
 func (s *Segment) wantsAside() bool {
 	return !s.aside && (s.writer.PointerDue(s.durable.Load()) || s.writer.CheckpointDue())
 }
 
-// takeAside makes the flush for that. The shard's mu is held.
+// takeAside makes the flush for a checkpoint or a pointer. The shard's mu is held.
 func (s *Segment) takeAside(sh *shard) *flush {
 	f := sh.spareFlush()
 	f.seg, f.aside, s.aside = s, true, true
@@ -241,8 +242,8 @@ func (s *Segment) takeAside(sh *shard) *flush {
 	return f
 }
 
-// prepareAside is prepare for a checkpoint, or the pointer to one. Without memory for
-// it there is none, until another flush comes by.
+// prepareAside is prepare for a checkpoint, or the pointer to one. If there is no memory for
+// it, the next flush tries again.
 func (f *flush) prepareAside() bool {
 	w, durable := f.seg.writer, f.seg.durable.Load()
 	size := w.CheckpointSize()
@@ -278,8 +279,8 @@ func (f *flush) prepareAside() bool {
 	return !f.idle
 }
 
-// room makes the stage at least n bytes long, which it is unless a trimmed frame
-// became longer than it was.
+// room makes the stage at least n bytes long. It already is, unless a frame became longer
+// when it was trimmed.
 func (f *flush) room(n int) bool {
 	if n <= len(f.stage) {
 		return true
@@ -295,13 +296,13 @@ func (f *flush) room(n int) bool {
 	return true
 }
 
-// joins says whether a's frame may be in one flush with that of first. A foreign one is
-// a flush of its own.
+// joins says whether a's frame may be in one flush with that of first. A foreign frame is a
+// flush of its own.
 func (a *Append) joins(first *Append) bool {
 	return a.large() == first.large() && !a.Foreign && !first.Foreign
 }
 
-// large says whether a's frame is written from where it lies.
+// large says whether a's frame is written from where it lies, not copied.
 func (a *Append) large() bool { return len(a.Frame) >= largeBytes }
 
 // packed is the room a's frame takes in a flush.
@@ -309,8 +310,8 @@ func packed(a *Append) int { return roundUp(len(a.Frame), record.FrameAlign) }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// storageError gives a failed write its one meaning for callers: the copy takes no
-// more, and if there was no space, they are to know.
+// storageError is what a failed write means for callers: the copy takes no more. If there
+// was no space, that is part of the error.
 func storageError(err error) error {
 	if errors.Is(err, disk.ErrNoSpace) {
 		return fmt.Errorf("%w: %w: %w", ErrStorage, ErrOutOfSpace, err)

@@ -82,10 +82,10 @@ func TestLateCheckpointBoundsWhatIsBehind(t *testing.T) {
 		return hold.Count() == 1 && !sh.submitting && sh.q.InFlight() == 1 && !seg.mayStart()
 	})
 	sh.mu.Lock()
-	behind, waiting := seg.aloft, seg.queue.len()
+	behind, waiting := seg.unconfirmed, seg.queue.len()
 	sh.mu.Unlock()
-	if behind < 2*aloftBytes || behind > 2*aloftBytes+2<<20 || waiting == 0 {
-		t.Errorf("%d bytes are done behind it and %d appends wait, want a little over %d and some", behind, waiting, 2*aloftBytes)
+	if behind < 2*smallBytes || behind > 2*smallBytes+2<<20 || waiting == 0 {
+		t.Errorf("%d bytes are done behind it and %d appends wait, want a little over %d and some", behind, waiting, 2*smallBytes)
 	}
 	hold.Release()
 	for _, f := range all {

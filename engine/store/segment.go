@@ -27,37 +27,37 @@ type Segment struct {
 	name  string // of its file
 
 	// guarded by the shard's mu
-	phase     phase
-	ready     bool  // on the shard's ready list
-	failed    error // a write failed: nothing more is written
-	broken    bool  // it was the one due next: nothing more becomes durable
-	queue     fifo[*Append]
-	queued    int64 // bytes in queue
-	claimed   int64 // where the file ends with all that was accepted, at most
-	blocks    int64 // where it ended when it was made; set once
-	flushes   fifo[*flush]
-	aloft     int64     // bytes in flushes
-	unsettled int       // how many of flushes carry appends and are not settled
-	aside     bool      // one of flushes has no appends: a checkpoint's
-	spoilt    bool      // one of flushes was changed while it was written: none starts until that is mended
-	end       fence.End // what is durable without a gap
-	drained   gate      // released when a fencing segment has nothing in flight
-	latched   chan struct{}
+	phase       phase
+	ready       bool  // on the shard's ready list
+	failed      error // a write failed: nothing more is written
+	broken      bool  // and all before it is answered: nothing more becomes durable
+	queue       fifo[*Append]
+	queued      int64 // bytes in queue
+	claimed     int64 // where the file ends, at most, with all that was accepted
+	blocks      int64 // where it ended when it was created; set once
+	flushes     fifo[*flush]
+	unconfirmed int64     // bytes of frames in flushes
+	unsettled   int       // how many of flushes have appends and are not settled
+	aside       bool      // one of flushes is an aside: a checkpoint or a pointer
+	spoilt      bool      // one of flushes was changed while it was written: none starts until that is mended
+	end         fence.End // what is durable without a gap
+	drained     gate      // released when a fencing segment has nothing in flight
+	latched     chan struct{}
 
 	// guarded by the shard's mu: what stalls found last
-	waited   bool // for a write, with so much durable
-	waitedAt int64
-	late     bool
+	waited   bool  // a write was in flight
+	waitedAt int64 // and so much was durable
+	late     bool  // the write has been in flight for too long
 
 	// guarded by the shard's mu
 	listed   bool  // among the shard's written
 	lookedAt int64 // how far the file was durable when proveQuiet looked last
-	proved   int64 // and when it had the pointer say so
+	proved   int64 // how far it was when proveQuiet moved the pointer there
 
 	// owned by the submitter; by the fencer once drained
 	writer   *segfile.Writer // nil once recovered from disk
-	written  sync.Once       // its file was closed
-	hardened bool            // what was recovered is durable, or was written here
+	written  sync.Once       // closes its file
+	hardened bool            // what was recovered is durable, or was written by this process
 
 	// stored under mu, read by anyone
 	commit  atomic.Uint64                  // the commit mark
@@ -152,7 +152,7 @@ func (s *Segment) commitTo(f *flush) {
 	if c := &s.store.count; f.records > 0 {
 		c.appends.Add(uint64(len(f.heads) - f.voided))
 		c.records.Add(f.records)
-		c.payloadBytes.Add(uint64(f.frames))
+		c.frameBytes.Add(uint64(f.frames))
 		c.flushes.Add(1)
 		c.flushBytes.Add(uint64(f.op.Len()))
 	}
@@ -166,7 +166,7 @@ func (s *Segment) wrap(err error) error {
 	return &SegmentError{Segment: s.meta.ID, Topic: s.meta.Topic, File: s.path(), Err: err}
 }
 
-// find returns the position of a frame from which offset is reached by reading on.
+// find returns the position of a frame at or before the one with offset.
 func (s *Segment) find(offset uint64) int64 {
 	if r := s.reader.Load(); r != nil {
 		if pos, ok := r.Find(offset); ok {
@@ -177,8 +177,8 @@ func (s *Segment) find(offset uint64) int64 {
 	return s.writer.Find(offset)
 }
 
-// uses counts who reads or trims a segment's file, so that a deleted one is handed
-// to the pool, which overwrites it, only when nobody looks at it any more.
+// uses counts those who read or trim a segment's file. The file of a deleted segment goes to
+// the pool, which overwrites it, only when there are none left.
 type uses struct {
 	mu      sync.Mutex // guards the following; innermost
 	n       int
@@ -221,7 +221,7 @@ func (s *Segment) remove() error {
 	return nil
 }
 
-// leave makes the file nobody's without retiring it, unless it is in use.
+// leave gives the file up without retiring it, unless it is in use.
 func (s *Segment) leave() error {
 	s.uses.mu.Lock()
 	defer s.uses.mu.Unlock()

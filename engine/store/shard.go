@@ -12,14 +12,14 @@ type shard struct {
 	delivering bool       // somebody is in deliver
 	inFlight   int        // flushes handed to the queue and not settled
 	ready      []*Segment // have something to start; each at most once
-	mending    []*flush   // have a next write to mend what was changed
-	asides     []*flush   // are to be written although nothing else of their segment is
+	mending    []*flush   // whose changed frames are being mended: the next write is due
+	asides     []*flush   // to be written although their segment has nothing else to write
 	written    []*Segment // to be proved once they are quiet; each at most once
 	acks       []*Append  // to be answered, in order
-	moved      []*Segment // commit mark moved since the last delivery
-	spare      []*flush   // flushes to use again
-	owed       int64      // what files will grow by for appends that are not answered
-	grown      int64      // and have for those since the last look at the space
+	moved      []*Segment // their commit mark moved since the last delivery
+	spare      []*flush   // flushes to reuse
+	owed       int64      // how much files will grow for appends that are not answered
+	grown      int64      // how much they have grown since the last look at the free space
 
 	starting []*flush   // owned by the submitter
 	finished []*flush   // owned by the reaper: what Done left for settle
@@ -51,13 +51,13 @@ func (sh *shard) markReady(s *Segment) {
 	}
 }
 
-// pump starts every flush that may start now, and answers what is due. It is entered and
-// left with mu held and releases it around copies and system calls. When somebody else
-// is in pump, that one looks again before it leaves. lead says that the caller will reap.
+// pump starts every flush that may start now, and answers what is due. mu is held, and
+// released around copies and system calls. If somebody else is in pump, that one looks
+// again before it leaves. lead says that the caller will reap.
 func (sh *shard) pump(lead bool) {
 	sh.launch(lead)
 	for sh.deliver() {
-		sh.launch(lead) // what those who were answered sent
+		sh.launch(lead) // what those who were answered have sent
 	}
 }
 
@@ -75,7 +75,7 @@ func (sh *shard) launch(lead bool) {
 			if f.prepare() {
 				f.began = sh.store.opts.Now()
 				if err := sh.q.Push(&f.op); err != nil {
-					// The disk is closed: depth was checked. Once Push took it the flush is the queue's.
+					// The disk is closed; depth was checked. Only a flush that Push took is the queue's.
 					f.op.Err, f.idle = err, true
 					continue
 				}
@@ -153,8 +153,8 @@ func (sh *shard) settleFlushes() {
 	sh.mu.Unlock()
 }
 
-// settle notes that f's outcome is known. From a failed one on nothing more is
-// written to its copy, though flushes before it may yet succeed. mu is held.
+// settle notes that f's outcome is known. After a failed one nothing more is written to its
+// copy, though flushes before it may still succeed. mu is held.
 func (f *flush) settle() {
 	if f.mending != nil && !f.mended() {
 		return
@@ -186,7 +186,7 @@ func (sh *shard) advance(s *Segment) {
 			break
 		}
 		f := s.flushes.pop()
-		s.aloft -= f.aloft
+		s.unconfirmed -= f.given
 		s.aside = s.aside && !f.aside
 		sh.inFlight--
 		s.broken = s.broken || f.op.Err != nil || f.changed
@@ -227,9 +227,8 @@ func (sh *shard) advance(s *Segment) {
 	}
 }
 
-// deliver answers what is due, in order: one goroutine at a time, which goes on
-// until nothing is left, and reports whether there was anything. It is entered and left
-// with mu held.
+// deliver answers what is due, in order, until nothing is left, and reports whether there was
+// anything. One goroutine at a time does this. mu is held, and released around the answers.
 func (sh *shard) deliver() (any bool) {
 	if sh.delivering {
 		return false
@@ -241,7 +240,7 @@ func (sh *shard) deliver() (any bool) {
 		sh.telling, sh.moved = sh.moved, sh.telling[:0]
 		sh.mu.Unlock()
 		for _, s := range sh.telling {
-			s.tell() // first: answers may write to sockets, while those who read are on their way
+			s.tell() // first, so that readers wake up while answers are written to sockets
 		}
 		for _, a := range sh.acking {
 			a.answer()
@@ -255,8 +254,8 @@ func (sh *shard) deliver() (any bool) {
 	return any
 }
 
-// giveUp answers everything queued on a copy that failed, behind what was in
-// flight; nothing is tried again. mu is held.
+// giveUp answers everything queued on a copy that failed, after what was in flight. Nothing
+// is tried again. mu is held.
 func (sh *shard) giveUp(s *Segment) {
 	for s.queue.len() > 0 {
 		a := s.dequeue()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
@@ -23,21 +22,21 @@ type Options struct {
 	Shards          int           // append queues; 0 means 1
 	QueueDepth      int           // flushes in flight of one shard; 0 means 64
 	Flushes         int           // flushes in flight of one segment; 0 means 16
-	OverlapBytes    int64         // what must wait before a second flush overlaps, a third twice that; 0 means 64 KiB
-	QueueBytes      int64         // what may wait on one segment; 0 means 32 MiB
+	OverlapBytes    int64         // how much must wait before a second flush overlaps the first, twice as much for a third; 0 means 64 KiB
+	QueueBytes      int64         // how much may wait on one segment; 0 means 32 MiB
 	SegmentBytes    int64         // the size segments are prepared for; 0 means 64 MiB
-	PoolBytes       int64         // retired files kept for use again; 0 means 8 segments
+	PoolBytes       int64         // retired files kept for reuse; 0 means 8 segments
 	ReserveBytes    uint64        // free space below which appends are refused; 0 means 64 MiB
-	SpaceEvery      time.Duration // how often free space is looked at; 0 means 1 s
-	CheckpointBytes int64         // what recovery of an open segment may have to read, about; 0 means 8 MiB
+	SpaceEvery      time.Duration // how often free space is checked; 0 means 1 s
+	CheckpointBytes int64         // about how much the recovery of an open segment may have to read; 0 means 8 MiB
 	Recoveries      int           // segments recovered at a time; 0 means 32
 	Now             func() time.Time
 	FenceID         func() uint64
 	Logger          *slog.Logger
 
-	// May is asked, once, after the tree was looked at and before anything in it is
-	// changed, whatever was found. An error refuses. Whoever has to find out whether
-	// the tree is the right one can so do it meanwhile.
+	// May is called once, after the whole tree was looked at and before anything in it is
+	// changed, whatever was found. Its error ends Open. So the caller can find out whether
+	// this is the right tree while Open looks at it.
 	May func() error
 }
 
@@ -107,9 +106,9 @@ type Store struct {
 	watches  map[fence.TopicID]*Watch
 }
 
-// Open takes the tree behind d, recovers what an earlier process left open, and
-// fences it. The Store owns d from then on, also after an error, but does not close
-// it before it has asked May. report, which may be nil, hears how far recovery is.
+// Open takes the tree behind d, recovers what an earlier process left open, and fences it.
+// The Store owns d from then on, even after an error, but does not close it before it has
+// called May. report, which may be nil, is told how far recovery is.
 func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Recovery, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -141,8 +140,8 @@ func Open(d disk.Disk, opts Options, report func(done, total int)) (*Store, *Rec
 	return s, rec, nil
 }
 
-// start looks at the tree, asks whether it may go on, and recovers. What May says
-// counts more than what was found: it may be the wrong tree.
+// start looks at the tree, asks May whether to go on, and recovers. An error of May counts
+// more than what was found: this may be the wrong tree.
 func (s *Store) start(report func(done, total int)) (*Recovery, error) {
 	r, err := s.survey(report)
 	if may := s.opts.May(); may != nil {
@@ -169,7 +168,7 @@ func (s *Store) lock() error {
 // prepare makes the directories, the pool and the queues.
 func (s *Store) prepare() error {
 	if err := s.dropProbe(); err != nil {
-		return err // a crash left it, with the space it took
+		return err // a crash left it, and it takes space
 	}
 	for _, dir := range []string{segfile.TopicsDir, quarantineDir} {
 		if err := s.disk.Mkdir(dir); err != nil {
@@ -203,8 +202,7 @@ func (s *Store) prepare() error {
 
 const lockName = "LOCK"
 
-// Disk is the seam the store does its I/O through: its arena is where frames for
-// Append are built.
+// Disk is what the store does its I/O through. Frames for Append are built in its arena.
 func (s *Store) Disk() disk.Disk { return s.disk }
 
 // Segment returns a segment stored here.
@@ -242,134 +240,16 @@ func (s *Store) Watch(topic fence.TopicID) *Watch {
 	return w
 }
 
-// Forget gives the watch of a topic up that is gone. Who has it may go on to use it.
+// Forget drops the watch of a topic that is gone. Those who have it may go on using it.
 func (s *Store) Forget(topic fence.TopicID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watches, topic)
 }
 
-// Create opens a new segment for appends. table is what the range knows of its
-// producers (Segment.Producers), nil for nothing, and belongs to the store from
-// then on. Create returns once the file and its name are durable.
-func (s *Store) Create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
-	if s.OutOfSpace() {
-		return nil, fmt.Errorf("%w: segment %s of topic %q was not created", s.noSpace(), meta.ID, meta.Topic)
-	}
-	return s.create(ctx, meta, table, false)
-}
-
-// CreateFromReserve is Create that goes on below the reserve, and where nothing of it
-// is left: for a segment that is not wanted for appends but for others to be closed or
-// deleted.
-func (s *Store) CreateFromReserve(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable) (*Segment, error) {
-	return s.create(ctx, meta, table, true)
-}
-
-func (s *Store) create(ctx context.Context, meta segfile.Meta, table *segfile.ProducerTable, reserve bool) (*Segment, error) {
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	defer s.leave()
-	if err := s.bear(meta.ID); err != nil {
-		return nil, err
-	}
-	defer s.born(meta.ID)
-	w, err := s.pool.Create(ctx, meta, table)
-	if errors.Is(err, disk.ErrNoSpace) {
-		s.shrinkPool()
-		w, err = s.pool.Create(ctx, meta, table)
-	}
-	if reserve && errors.Is(err, disk.ErrNoSpace) {
-		if dropped, derr := s.dropBallast(); dropped {
-			w, err = s.pool.Create(ctx, meta, table)
-		} else {
-			err = errors.Join(err, derr)
-		}
-	}
-	if err != nil {
-		s.noteSpace(err)
-		return nil, fmt.Errorf("create segment %s of topic %q: %w", meta.ID, meta.Topic, storageError(err))
-	}
-	seg := &Segment{
-		store: s, meta: meta, name: segfile.Name(meta.ID), writer: w,
-		shard: s.shards[shardOf(meta.ID.Range, len(s.shards))],
-		watch: s.Watch(meta.ID.Range.Topic),
-		end:   w.End(), claimed: w.Position(), blocks: w.Blocks(),
-	}
-	seg.commit.Store(meta.Base)
-	seg.durable.Store(w.Position())
-	s.mu.Lock()
-	s.segments[meta.ID] = seg
-	s.mu.Unlock()
-	seg.watch.Notify()
-	return seg, nil
-}
-
-// bear makes the caller the only one who creates a segment of this id, until born.
-func (s *Store) bear(id fence.SegmentID) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.segments[id] != nil || s.births[id] {
-		return fmt.Errorf("store: create segment %s: %w", id, fs.ErrExist)
-	}
-	s.births[id] = true
-	return nil
-}
-
-func (s *Store) born(id fence.SegmentID) {
-	s.mu.Lock()
-	delete(s.births, id)
-	s.mu.Unlock()
-}
-
-// Producers is what a fenced segment's range knew of its producers at the end of
-// it; the caller's own. Where damage took that, it is an ErrDamaged: not to know is
-// not the same as that there is nothing to know.
-func (s *Segment) Producers() (*segfile.ProducerTable, error) {
-	r := s.reader.Load()
-	if r == nil || r.Latch().State() == fence.Open {
-		return nil, s.wrap(errors.New("its producers are not settled before it is fenced"))
-	}
-	t := r.Table()
-	if t == nil {
-		return nil, s.wrap(fmt.Errorf("%w: what it knew of its producers is lost with its start mark, at byte %d", ErrDamaged, segfile.DataStart))
-	}
-	return t.Clone(), nil
-}
-
-// Replay brings a table up to date with the segment's frames: what the range knew of
-// its producers before the segment, where Producers has lost what it knew behind it.
-func (s *Segment) Replay(t *segfile.ProducerTable) error {
-	if err := s.use(); err != nil {
-		return err
-	}
-	defer s.unuse()
-	r := s.reader.Load()
-	if r == nil || r.Latch().State() == fence.Open {
-		return s.wrap(errors.New("its frames are not settled before it is fenced"))
-	}
-	if err := r.Replay(t); err != nil {
-		if errors.Is(err, segfile.ErrDamaged) {
-			err = fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		s.note(err)
-		return s.wrap(err)
-	}
-	return nil
-}
-
-func shardOf(r fence.RangeID, n int) int {
-	h := uint32(r.Seq)
-	for _, b := range r.Topic[:8] {
-		h = h*31 + uint32(b)
-	}
-	return int(h) % n
-}
-
-// Delete removes a segment that is fenced, or that took no more because a write to it
-// failed: without space it cannot be fenced, and deleting it makes some. Its file is
-// kept for use again, or unlinked behind the caller's back.
+// Delete removes a segment that is fenced, or that takes no more because a write to it
+// failed: on a full disk it cannot be fenced, and deleting it makes space. Its file is kept
+// for reuse, or unlinked later.
 func (s *Store) Delete(id fence.SegmentID) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -434,67 +314,4 @@ func (s *Store) release() error {
 		errs = append(errs, seg.close())
 	}
 	return errors.Join(append(errs, s.disk.Close())...)
-}
-
-// Stats are counts since Open.
-type Stats struct {
-	Segments, Open        int
-	Stalled               int // open segments whose first write the disk has not answered for 10 seconds or more
-	Appends, Records      uint64
-	Flushes, FlushBytes   uint64 // with padding
-	FrameBytes            uint64 // without
-	Duplicates, Failures  uint64
-	Damages               uint64 // damaged stretches that were met in files of segments
-	Changed, Voided       uint64 // frames that were changed while they were written, and those that turned void for it
-	OutOfSpace            bool
-	ArenaBytes, ArenaUsed int
-
-	Latency          Durations // of flushes, from when the disk was given one until it was durable
-	QueuedAppends    int       // appends that are not given to the disk yet
-	QueuedBytes      int64     // their frames
-	UnconfirmedBytes int64     // of frames that the disk has and that are not durable, or not behind everything before them
-	StoredBytes      int64     // in segment files, up to where they are durable
-	FreeBytes        uint64    // of the file system, at the last look
-	Recovered        int       // segments that an earlier process had left open
-	RecoveryTook     time.Duration
-}
-
-// Stats returns the counts.
-func (s *Store) Stats() Stats {
-	c := &s.count
-	st := Stats{
-		Stalled: int(s.stalled.Load()),
-		Appends: c.appends.Load(), Records: c.records.Load(),
-		Flushes: c.flushes.Load(), FlushBytes: c.flushBytes.Load(), FrameBytes: c.payloadBytes.Load(),
-		Duplicates: c.duplicates.Load(), Failures: c.failures.Load(), Damages: c.damages.Load(), Changed: c.changed.Load(), Voided: c.voided.Load(), OutOfSpace: s.full.Load(),
-		ArenaBytes: int(s.disk.Arena().Size()), ArenaUsed: int(s.disk.Arena().InUse()),
-		Latency: c.latency.Read(), FreeBytes: s.free.Load(), Recovered: s.recovered, RecoveryTook: s.recoveryTook,
-	}
-	s.mu.Lock()
-	st.Segments = len(s.segments)
-	var open []*Segment
-	for _, seg := range s.segments {
-		st.StoredBytes += seg.durable.Load()
-		if _, ok := seg.Fenced(); !ok {
-			open = append(open, seg)
-		}
-	}
-	s.mu.Unlock()
-	st.Open = len(open)
-	for _, seg := range open {
-		seg.depth(&st)
-	}
-	return st
-}
-
-// depth adds what s has on its way.
-func (s *Segment) depth(st *Stats) {
-	if s.shard == nil {
-		return
-	}
-	s.shard.mu.Lock()
-	defer s.shard.mu.Unlock()
-	st.QueuedAppends += s.queue.len()
-	st.QueuedBytes += s.queued
-	st.UnconfirmedBytes += s.aloft
 }
