@@ -2,7 +2,6 @@ package segfile
 
 import (
 	"errors"
-	"io/fs"
 	"math/rand/v2"
 	"testing"
 
@@ -125,11 +124,6 @@ func TestFileCases(t *testing.T) {
 				}
 				must(t, r.Close())
 			}
-			k, err := Classify(d, seg1)
-			must(t, err)
-			if want := map[fileVerdict]Kind{fileUsed: KindSegment, fileRestored: KindSegment, fileLost: KindDamaged, fileNeverUsed: KindNeverUsed, fileForeign: KindForeign, fileNewer: KindNewer}[c.verd]; k.Kind != want || (k.Why == nil) != (c.verd == fileUsed) {
-				t.Errorf("classified as %s (%v), want %s", k.Kind, k.Why, want)
-			}
 			if v.Err() != nil {
 				if _, err := v.Fence(testNow, 1); !errors.Is(err, c.err) {
 					t.Errorf("Fence: %v", err)
@@ -149,29 +143,6 @@ func TestFileCases(t *testing.T) {
 	}
 	if len(rows) != int(fileNewer)+1 {
 		t.Errorf("only %v of the verdicts were met", rows)
-	}
-}
-
-// D10: files that are none of ours are told apart and stay.
-func TestD10Classify(t *testing.T) {
-	d := newDisk(1)
-	p := newTestPool(t, d, lifeGrown)
-	create(t, p, testMeta(1))
-	dir := Dir(testID(1).Range.Topic)
-	for name, kind := range map[string]Kind{
-		seg1: KindSegment, dir + "/notes": KindUnknown, dir + "/00000001.seg": KindUnknown, Name(testID(5)): KindNeverUsed,
-		seg1 + lossSuffix: KindLoss, seg1 + lossSuffix + ".tmp": KindLossPartial, poolDir + "/0000000000000009.old": KindPool, poolDir + "/9": KindUnknown, "lock": KindUnknown,
-	} {
-		if f, err := d.Create(name); err == nil {
-			must(t, f.Close())
-		}
-		k, err := Classify(d, name)
-		if err != nil || k.Kind != kind {
-			t.Errorf("%s: %s, %v; want %s", name, k.Kind, err, kind)
-		}
-	}
-	if _, err := Classify(d, Name(testID(6))); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
 	}
 }
 

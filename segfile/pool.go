@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -413,6 +412,3 @@ func (p *Pool) poke() {
 	default:
 	}
 }
-
-// isPool says whether a name lies in the pool's directory.
-func isPool(name string) (base string, ok bool) { return strings.CutPrefix(name, poolDir+"/") }

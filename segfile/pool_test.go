@@ -226,9 +226,6 @@ func TestPoolSurvivesRestarts(t *testing.T) {
 	if left := list(t, d, poolDir); len(left) != 1 || left[0] != "notes.txt" {
 		t.Errorf("left %v", left)
 	}
-	if k, err := Classify(d, poolDir+"/notes.txt"); err != nil || k.Kind != KindUnknown {
-		t.Errorf("%v %v", k.Kind, err)
-	}
 }
 
 // A name in the pool of a file whose header names a living segment is another name

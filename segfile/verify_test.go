@@ -263,8 +263,6 @@ func TestArenaIsGivenBack(t *testing.T) {
 	r, err := OpenReader(d, seg1)
 	must(t, err)
 	r.Close()
-	_, err = Classify(d, seg1)
-	must(t, err)
 	if n := d.Arena().InUse(); n != base {
 		t.Errorf("%d bytes of the arena are still taken", n-base)
 	}
