@@ -12,12 +12,12 @@
 // neither side changes. Records that queries return are never modified later and
 // may be kept; slices belong to the state and are read before its next Apply.
 //
-// A range that was split or merged stays in its topic for good, also when retention has
-// emptied it: a cursor may name it for ever, and what is kept of it says how much is lost
-// and where to go on. It keeps its direct parents alone, and [State.IsAncestor] finds out
-// the rest, so that a change costs the same after any number of changes, and a snapshot or
-// an export what the ranges and segments in it cost. The limit is [MaxRanges] for a topic,
-// which is 87,381 splits with as many merges.
+// A range that was split or merged stays in its topic for good, even when retention has
+// emptied it: a cursor may name it for ever, and what is kept of it says how much is gone
+// and where to go on. It keeps only its direct parents; [State.IsAncestor] finds out the
+// rest. So a change costs the same after any number of changes, and a snapshot or an export
+// costs what the ranges and segments in it cost. A topic has at most [MaxRanges], which is
+// 87,381 splits with as many merges.
 //
 // A [Ring] says which vnode a topic lives on. [Place] chooses replicas,
 // [Expired] and [DueForRoll] decide retention; all are functions of their

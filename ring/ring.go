@@ -6,21 +6,25 @@
 // the one before it has succeeded. An [Arena] is memory fit for requests, and
 // [Probe] says what this kernel and sandbox allow.
 //
-// A ring has two sides. Push, PushChain, Submit and the registrations are the
-// submitting side, Wait is the completing side. Each side may be used by one
-// goroutine at a time, whichever it is, and the two may run beside each other. With
-// Options.SingleIssuer all of it, from Open to Close, belongs to one goroutine,
-// which Open locks to its thread. A request may die with the thread that submitted
-// it, so a goroutine that locked its thread must not end before its requests.
+// A ring has two sides. Push, PushChain, Submit and the registrations are the submitting
+// side, Wait is the completing side. Each side may be used by one goroutine at a time,
+// whichever it is, and the two sides may be used at the same time. With
+// Options.SingleIssuer, everything from Open to Close belongs to one goroutine, which Open
+// locks to its thread. The kernel may drop a request when the thread that submitted it ends,
+// so a goroutine that locked its thread must not end before its requests.
 //
-// A ring promises that every accepted request gets exactly one Done; that a
-// transfer which ended early goes on from a block boundary of the file, with the
-// same bytes; that EINTR, EAGAIN, EBUSY and the kernel's giving up of what never began
-// are dealt with, boundedly; that no more than Depth requests are in flight; and that
-// after Close the kernel holds none of the buffers. It never turns a failure into a
-// success: a request that failed, or that Close gave up, has an error, and its outcome
-// is unknown. Done must neither
-// block nor panic; it may push and submit.
+// A ring promises that
+//   - every accepted request gets exactly one Done;
+//   - a transfer that ended early goes on from a block boundary of the file, with the same
+//     bytes;
+//   - EINTR, EAGAIN, EBUSY and requests that the kernel dropped before they began are
+//     retried, a bounded number of times;
+//   - no more than Depth requests are in flight;
+//   - after Close the kernel holds none of the buffers.
+//
+// It never turns a failure into a success: a request that failed, or that Close gave up, has
+// an error, and its outcome is unknown. Done must neither block nor panic; it may push and
+// submit.
 package ring
 
 import (

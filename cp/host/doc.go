@@ -23,9 +23,9 @@
 //	lock           held while a host is open
 //	raft/          journal-0 and journal-1, see journal.go, and snapshots
 //
-// The three belong together. A host resumes the replicas that it finds, forms new
-// ones only in a directory that never had any, and refuses a directory from which
-// something was removed or in which something was put back from another time.
+// The three belong together. A host resumes the replicas that it finds, forms new ones only
+// in a directory that never had any, and refuses a directory from which something was
+// removed, or to which something was restored from another time.
 //
 // A node without peers opens no network port.
 package host

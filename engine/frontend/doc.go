@@ -39,8 +39,12 @@
 // for which slice of the keys, so that parents are finished before their children
 // and every key keeps its order; [Frontend.Locate] says which segment serves an
 // offset. [Frontend.ReadConsume], [Frontend.StreamHistory] and [Frontend.Read] do
-// the whole of it over an injected [ReadFunc]. Nothing past the commit mark is
-// returned. Positions are maps ([Offsets]), kept for groups in the control plane.
+// all of it over an injected [ReadFunc]. Nothing past the commit mark is returned.
+// Positions are maps ([Offsets]), kept for groups in the control plane.
+//
+// The linked engine plans batches and rolls here, but reads its segments directly (see
+// Consumer in package engine): these functions are for frontends whose segments lie on
+// other nodes, of which this version has none.
 //
 // # Rules
 //

@@ -1,8 +1,8 @@
-// Package buddy hands out blocks of one piece of memory, for those who fill them for the
-// kernel or for another process.
+// Package buddy hands out blocks of one piece of memory that the kernel, or another process,
+// writes to or reads from.
 //
-// An [Arena] is a buddy allocator with its books outside the memory: whoever else can
-// write that cannot hurt them.
+// An [Arena] is a buddy allocator that keeps its books outside that memory, so that nobody
+// who can write to the memory can damage them.
 package buddy
 
 import (

@@ -9,14 +9,14 @@
 // (package simdisk). [Open] chooses between the first two.
 //
 // Buffers handed to a Queue come from the disk's [Arena], or from memory that was
-// registered with the disk, because the kernel uses them after the call returned and
-// Go's heap may not lend them.
+// registered with the disk: the kernel uses them after the call has returned, so they
+// must not be on Go's heap.
 //
 // What is durable, and nothing more:
 //   - a durable write (File.WriteAt, Op.Durable) makes its own bytes durable, and
 //     as much of the file's size as reaches them;
-//   - a sync makes what was written to its file and done before the sync started
-//     durable, never a write still in flight, never another file;
+//   - a sync makes those writes to its file durable that were done before it started:
+//     never a write still in flight, never another file;
 //   - a name is durable after SyncDir of its directory, and only if the names of
 //     the directories above it are;
 //   - Rename is atomic, but the new name is durable only after SyncDir of its
