@@ -66,8 +66,8 @@ func (v *Verdict) walk(o *opened) error {
 	}
 }
 
-// unknown puts the lost pointer on record as a hole, for the time when the file is closed: no
-// record is left that would say that there were any.
+// unknown records the lost pointer as a hole, for the footer of the file: without it nothing
+// would show that records may have been lost, because none is left.
 func (v *Verdict) unknown() {
 	v.Holes = append(v.Holes, Hole{Position: v.End.Position, Length: block, Offset: v.End.Offset})
 	v.End.Position += block
@@ -80,8 +80,8 @@ func (v *Verdict) unknown() {
 	}
 }
 
-// shortened says how an open file is shorter than it was made, which only others do to
-// it; "" when it is not.
+// shortened says that an open file is shorter than it was when it was made, which only
+// somebody else can have done; "" if it is not.
 func (o *opened) shortened() string {
 	if o.size >= o.hdr.blocks {
 		return ""
@@ -89,7 +89,7 @@ func (o *opened) shortened() string {
 	return fmt.Sprintf("the file ends here, and was %d bytes long when it was made", o.hdr.blocks)
 }
 
-// recovery follows the chain of frames of an open file.
+// recovery follows the chain of frames of a file.
 type recovery struct {
 	v    *Verdict
 	o    *opened
@@ -178,13 +178,13 @@ func (r *recovery) chain() error {
 	}
 }
 
-// back goes back to where the frame of offset next was expected, if it is known to
-// have started there: what looked like padding is not all zeros, and the next block
-// starts with nothing of a head, or with a later frame's. So a frame whose head, or
-// all of it, was turned to zeros inside a block is not taken for padding. Where zeros
-// reach over the end of the block nothing can tell, and damage is named from the next
-// block on: that is how storage loses things. Only what is closed is known to go on:
-// in an open file bytes behind a break may be anything, and a later frame alone tells.
+// back moves pos back to where the frame of offset next was expected, if it must have
+// started there: the next block starts with a later frame; or, if the file is closed, that
+// block starts with no header at all and what looked like padding is not all zeros. So a
+// frame whose header was turned to zeros inside a block is not taken for padding. If the
+// zeros reach beyond the end of the block, nobody can tell, and damage is named from the next
+// block on: that is how storage loses things. In an open file the bytes behind a break may be
+// anything, so only a later frame is proof.
 func (r *recovery) back(closed bool) error {
 	if r.due == 0 || r.due >= r.pos {
 		return nil
@@ -205,7 +205,7 @@ func (r *recovery) back(closed bool) error {
 	return nil
 }
 
-// prove takes a durable position, and with it all frames that end before it.
+// prove takes note of a durable position, and commits all frames that end before it.
 func (r *recovery) prove(durable int64) {
 	if durable <= r.durable {
 		return
@@ -230,8 +230,8 @@ func (r *recovery) commit(n int) {
 	r.pending = append(r.pending[:0], r.pending[n:]...)
 }
 
-// settle checks the payloads of the frames that nothing proves, in order. The
-// first that is not whole is where the chain breaks after all.
+// settle checks the payloads of the frames that nothing proves to have been durable, in
+// order. The chain breaks at the first one that is not whole.
 func (r *recovery) settle() (bad *located, err error) {
 	for i := range r.pending {
 		p := &r.pending[i]
@@ -266,8 +266,8 @@ func (r *recovery) restart(pos int64, next uint64) {
 	r.pos, r.due, r.next = pos, pos, next
 }
 
-// rough says whether the rest of the block behind a frame is neither zeros nor a
-// frame, though it begins like zeros.
+// rough says whether the rest of the block behind a frame begins like padding but is not all
+// zeros.
 func (r *recovery) rough(p *located) (bool, error) {
 	end := alignFrame(p.pos + int64(p.head.FrameLen))
 	next, err := r.win.after(p.pos, &p.head)
@@ -309,9 +309,8 @@ func (r *recovery) decide(bad *located, s sight) (done bool, err error) {
 	return true, nil
 }
 
-// over records a hole at the break and goes on behind it: where a damaged payload
-// ends, or at the first valid frame that follows, but not beyond what is known to have
-// been durable.
+// over records a hole at the break and goes on behind it: where a damaged payload ends, at
+// the first valid frame that follows, or where the file is known to have been durable.
 func (r *recovery) over(bad *located, s sight) {
 	h := Hole{Position: r.pos, Offset: r.next}
 	var to proof
@@ -321,9 +320,10 @@ func (r *recovery) over(bad *located, s sight) {
 	case s.behind:
 		to = proof{s.first.pos, s.first.head.Base}
 	default:
-		to = proof{r.durable, r.next} // of which nothing is left: how many records is not known
+		to = proof{r.durable, r.next} // nothing is left: how many records there were is not known
 	}
-	// Between that and frames behind it there may be nothing that anybody was promised.
+	// Behind what the pointer proves, up to the frames that follow, nothing may have been
+	// acknowledged: then that is not part of the hole.
 	if p := r.proof; bad == nil && p.position > r.pos && p.position <= to.position && p.position >= s.durable && p.offset >= r.next {
 		to = p
 	}
@@ -332,14 +332,14 @@ func (r *recovery) over(bad *located, s sight) {
 	r.restart(to.position, to.offset)
 	r.v.tally.skip(&h)
 	if s.lost != nil && s.lost.Next() <= to.offset && r.v.tally.table != nil {
-		// Its records are gone and its producer was told that they are safe: the next
-		// batch follows them.
+		// Its records are gone, but its producer was told that they are stored, and will name
+		// them as the predecessor of its next batch.
 		r.v.tally.table.Update(s.lost)
 	}
 	r.prove(s.durable)
 }
 
-// newer passes on that a frame is a later version's: then nothing may be decided.
+// newer passes on that a frame is of a later version: then nothing may be decided.
 func newer(file string, pos int64, err error) error {
 	if errors.Is(err, record.ErrVersion) {
 		return damaged(file, pos, err)

@@ -31,18 +31,18 @@ type Verdict struct {
 	Latch fence.Latch // open: the copy is to be fenced, at End and nowhere else
 	End   fence.End
 
-	// Table is what the range knows of its producers at End. It is nil when that is
-	// not known, because the start mark or the whole file is damaged: the table of
-	// the segment before, brought up to date with this one's frames, is the same.
+	// Table is what the range knows of its producers at End. It is nil if that is not
+	// known, because the start mark or the whole file is damaged. The table of the segment
+	// before, brought up to date with this one's frames, would be the same.
 	Table *ProducerTable
 	// Durable is the highest position that the file proves to have been durable.
 	Durable int64
 	// Holes are damaged stretches between frames that can be read; only in an open
 	// file, or on record in a fenced one.
 	Holes []Hole
-	// Cut is what lies behind End and cannot be proved to have been durable. On one
-	// copy nobody can tell a torn write from rot here. It stays in the file when
-	// the copy is fenced, between End and the footer.
+	// Cut is what lies behind End and is not proved to have been durable: from one copy
+	// nobody can tell here whether a write was torn or the bytes rotted later. It stays
+	// in the file when the copy is fenced, between End and the footer.
 	Cut Cut
 	// Why says in words what made the State; Faults what is damaged and where.
 	Why    string
@@ -59,7 +59,7 @@ type Verdict struct {
 	footerAt int64
 }
 
-// Err is why the file cannot be used as a segment, nil when it can.
+// Err says why the file cannot be used as a segment; nil if it can.
 func (v *Verdict) Err() error { return v.refusal }
 
 // breakKind is what lies where the chain of valid frames ends.
@@ -74,17 +74,14 @@ const (
 	breaks
 )
 
-// tailRow is a row of the table of what the end of an open file may look like.
-// behind: valid frames follow within the bounded search. proven: one of them says
-// that bytes behind the break were durable when it was written, or the pointer does; then
-// the search goes to the end of the file. joined: the break
-// is inside a block, and the first of them starts the next block with the very
-// offset that is due, so what is broken is padding alone.
+// tailRow is one row of the table of what the end of an open file may look like.
 type tailRow struct {
-	at                     breakKind
-	behind, proven, joined bool
-	verd                   tailVerdict
-	why                    string
+	at     breakKind
+	behind bool // valid frames follow, within the bounded search
+	proven bool // one of them, or the pointer, says that bytes behind the break were durable; then the search goes to the end of the file
+	joined bool // the break is inside a block, and the next block starts with a frame of the very offset that is due: only padding is broken
+	verd   tailVerdict
+	why    string
 }
 
 type tailVerdict uint8
@@ -97,15 +94,17 @@ const (
 	tailHole // damage at rest: step over it
 )
 
-// Frames are acknowledged in the order they lie in the file, each after all
-// before it was durable, and every frame carries how far that was when it was
-// written, and so does the pointer. So a break that one of these positions lies behind
-// was whole once: that is damage at rest, whatever it looks like, also where nothing is
-// left behind it. Any other break lies in
-// flushes that may never have been acknowledged; if there is anything of ours at or
-// behind it, it is cut off and reported, because the last of these flushes may have
-// been acknowledged after all when the rot came later. A combination that is not
-// here is one that no search can answer.
+// tailRows decides what a break in the chain of frames means. A frame is acknowledged only
+// after everything before it is durable, and every frame, and the pointer, say how far the
+// file was durable when they were written. So if one of these durable positions lies behind
+// a break, the bytes at the break were whole once, and the break is damage at rest, whatever
+// it looks like, even if nothing is left behind it.
+//
+// Any other break lies in flushes that may never have been acknowledged. If there is anything
+// of this segment at or behind it, that is cut off and reported: the last of these flushes
+// may have been acknowledged after all, if the bytes rotted later.
+//
+// Combinations that are not in the table cannot come out of the search.
 var tailRows = []tailRow{
 	{breakEOF, false, false, false, tailClean, "the file ends with the last frame"},
 	{breakEOF, false, true, false, tailHole, "the file ends before frames that were durable"},
@@ -141,14 +140,13 @@ func decideTail(at breakKind, behind, proven, joined bool) (tailVerdict, string)
 	return tailAbsurd, ""
 }
 
-// Recover says what a segment file holds. An error means that the file could not
-// be read, and nothing about what is in it; what is wrong with the file is in the
-// Verdict. It writes nothing, so it may be asked again.
+// Recover says what a segment file holds. What is wrong with the file is in the Verdict; an
+// error only means that the file could not be read. It writes nothing, so it may be called
+// again.
 //
-// Of a fenced file it reads latch and footer. Of an open one it follows the frame
-// headers from the last checkpoint to the end, and checks payloads only behind the
-// last position that one of them proves durable; what rots before that is for reads
-// and [Verify] to find.
+// Of a fenced file it reads latch and footer. In an open one it follows the frame headers
+// from the last checkpoint to the end, and checks payloads only behind the last position
+// that is proved durable: what rots before that is for reads and [Verify] to find.
 func Recover(d disk.Disk, name string) (*Verdict, error) {
 	o, err := openFile(d, name, true)
 	if err != nil {

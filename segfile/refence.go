@@ -9,10 +9,10 @@ import (
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
-// Fence closes a recovered copy at the end that was found, for good. Bytes that
-// were cut off stay where they are: the footer goes behind them. Of a copy that is
-// fenced already it makes the latch whole again, when a slot was lost. A crash at
-// any time leaves what another Recover finds the same end in.
+// Fence closes a recovered copy for good, at the end that was found. Bytes that were cut
+// off stay where they are: the footer goes behind them. If the copy is fenced already, a
+// lost slot of the latch is written again. After a crash at any time, another Recover finds
+// the same end.
 func (v *Verdict) Fence(now int64, fenceID uint64) (fence.Latch, error) {
 	if v.refusal != nil {
 		return v.Latch, v.refusal
@@ -38,8 +38,8 @@ func (v *Verdict) Fence(now int64, fenceID uint64) (fence.Latch, error) {
 	return latch, nil
 }
 
-// mend writes the slot of A and B that is not valid from the one that is, and
-// never touches that one.
+// mend writes the one of the slots A and B that is not valid from the other one, which it
+// never touches.
 func (v *Verdict) mend(f disk.File) error {
 	good, ok := v.slots.fenced()
 	if !ok {
@@ -71,19 +71,16 @@ func (s *slot) write(f disk.File, letter byte, at int64, salt uint64) error {
 	return nil
 }
 
-// RenewLatch writes the latch of a fenced file again as it is seen, which may be more than
-// is durable: the write that it is of failed, or was on its way when a process was killed.
-// Only behind that may anybody count on the fence. One slot is written after the other, so
-// that a crash leaves one.
+// RenewLatch writes the latch of a fenced file again as it reads now. It may not be durable:
+// the write that made it may have failed, or been under way when a process was killed. Only
+// after RenewLatch may anybody count on the fence. One slot is written after the other, so
+// that a crash leaves one of them whole.
 func RenewLatch(d disk.Disk, name string) error {
-	o, err := openFile(d, name, false)
+	o, err := openSound(d, name)
 	if err != nil {
 		return err
 	}
 	defer o.close()
-	if err := o.refuse(); err != nil {
-		return err
-	}
 	s, ok := o.slots.fenced()
 	if !ok {
 		return fmt.Errorf("%w: %s", ErrOpen, name)
@@ -94,16 +91,13 @@ func RenewLatch(d disk.Disk, name string) error {
 	return s.write(o.f, 'B', slotB, o.hdr.Salt)
 }
 
-// Trim gives blocks behind the footer of a fenced copy back. It may take long.
+// Trim gives back the blocks behind the footer of a fenced copy. It may take long.
 func Trim(d disk.Disk, name string) error {
-	o, err := openFile(d, name, false)
+	o, err := openSound(d, name)
 	if err != nil {
 		return err
 	}
 	defer o.close()
-	if err := o.refuse(); err != nil {
-		return err
-	}
 	s, ok := o.slots.current()
 	if !ok {
 		return fmt.Errorf("%w: %s", ErrOpen, name)
@@ -111,19 +105,41 @@ func Trim(d disk.Disk, name string) error {
 	return trim(o.f, alignBlock(s.footer+s.length))
 }
 
-// rebuild makes the footer of a fenced file again from its frame heads, taking
-// what cannot be read for a hole.
-func (o *opened) rebuild(s slot) (footer, error) {
+// openSound opens a segment's file for changes, if it can be used as a segment.
+func openSound(d disk.Disk, name string) (*opened, error) {
+	o, err := openFile(d, name, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.refuse(); err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// replay is a recovery that follows the frames of a fenced file again, up to an offset. A
+// fence closes only what is durable, so payloads are not looked at.
+func (o *opened) replay(s slot, stop uint64) (*recovery, error) {
 	if err := o.readStart(); err != nil {
-		return footer{}, err
+		return nil, err
 	}
 	v := &Verdict{Name: o.name, tally: tally{next: o.hdr.Base, table: o.table}}
-	size := o.size
+	return &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base, durable: s.end.Position, stop: stop}, nil
+}
+
+// rebuild makes the footer of a fenced file again from its frame heads, taking what cannot
+// be read for a hole.
+func (o *opened) rebuild(s slot) (footer, error) {
+	r, err := o.replay(s, s.end.Offset)
+	if err != nil {
+		return footer{}, err
+	}
+	r.one = true
+	v, size := r.v, o.size
 	defer func() { o.size, o.win.size = size, size }()
 	o.size = min(o.size, s.end.Position)
 	o.win.size = o.size
-	// A fence closes only what is durable, so payloads are not looked at.
-	r := &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base, durable: s.end.Position, stop: s.end.Offset, one: true}
 	for {
 		if err := r.chain(); err != nil {
 			return footer{}, err
@@ -180,14 +196,11 @@ func RepairHeader(d disk.Disk, name string) error {
 // is damaged and nothing else is: the same bytes, because nothing but the frames
 // goes into it. A crash in it leaves the footer damaged, as it was.
 func RepairFooter(d disk.Disk, name string) error {
-	o, err := openFile(d, name, false)
+	o, err := openSound(d, name)
 	if err != nil {
 		return err
 	}
 	defer o.close()
-	if err := o.refuse(); err != nil {
-		return err
-	}
 	s, ok := o.slots.current()
 	if !ok {
 		return fmt.Errorf("%w: %s", ErrOpen, name)
@@ -210,18 +223,15 @@ func RepairFooter(d disk.Disk, name string) error {
 	return nil
 }
 
-// Settle cuts a fenced copy to the end that the control plane recorded for the
-// segment, once: a lower one, where a frame ends. A new footer is written behind
-// the old one, then slot C. A crash before that leaves the copy as it was fenced.
+// Settle cuts a fenced copy, once, to the lower end that the control plane recorded for the
+// segment; a frame must end there. It writes a new footer behind the old one, then slot C.
+// A crash before slot C leaves the copy as it was fenced.
 func Settle(d disk.Disk, name string, end uint64, now int64, fenceID uint64) (fence.Latch, error) {
-	o, err := openFile(d, name, false)
+	o, err := openSound(d, name)
 	if err != nil {
 		return fence.Latch{}, err
 	}
 	defer o.close()
-	if err := o.refuse(); err != nil {
-		return fence.Latch{}, err
-	}
 	latch, err := o.slots.latch(o.hdr.Base)
 	if err != nil {
 		return latch, &CorruptError{File: name, Byte: slotA, Reason: err.Error()}
@@ -268,14 +278,13 @@ func (o *opened) prefix(s slot, offset uint64) (footer, error) {
 	if err != nil {
 		return footer{}, errors.Join(&CorruptError{File: o.name, Byte: s.footer, Reason: "the footer"}, err)
 	}
-	if err := o.readStart(); err != nil {
+	r, err := o.replay(s, offset)
+	if err != nil {
 		return footer{}, err
 	}
-	v := &Verdict{Name: o.name, tally: tally{next: o.hdr.Base, table: o.table}}
-	r := &recovery{v: v, o: o, win: o.win, salt: o.hdr.Salt, pos: DataStart, next: o.hdr.Base, durable: s.end.Position, stop: offset}
+	v := r.v
 	if offset == o.hdr.Base {
-		f := v.tally.footer(o.hdr.Base, DataStart, nil, Cut{})
-		return f, nil
+		return v.tally.footer(o.hdr.Base, DataStart, nil, Cut{}), nil
 	}
 	for {
 		if err := r.chain(); err != nil {

@@ -7,18 +7,19 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// How far behind a break valid frames are looked for. Where bytes behind it are known to
-// have been durable, or nothing says how far they were: to the end of the file. Where
-// something of ours lies there: as far as the largest frame reaches. Otherwise as far as
-// writes may have come: a step behind what the pointer proves and what is in flight
-// beside it, and twice as far as the segment's writes ever ran ahead of what was durable,
-// but at least searchMin.
+// How far behind a break valid frames are searched for:
+//   - to the end of the file, if bytes behind the break are known to have been durable, or
+//     if nothing says how far they were;
+//   - else as far as the largest frame reaches, if something of this segment lies there;
+//   - else as far as writes may have come: one step of the pointer behind what it proves,
+//     with what is in flight meanwhile, and twice as far as the segment's writes ever ran
+//     ahead of what was durable, but at least searchMin.
 const (
 	searchMax = record.MaxFrame + 2*block
 	searchMin = 1 << 20
 )
 
-// reach is how far behind a break of that kind to look.
+// reach is how far behind a break of that kind to search.
 func (r *recovery) reach(kind breakKind) int64 {
 	whole := r.o.size - r.pos
 	if r.durable > r.pos || r.blind || r.o.size > r.o.hdr.blocks { // what lies behind the size it began with was written since
@@ -38,14 +39,14 @@ func (r *recovery) reach(kind breakKind) int64 {
 type sight struct {
 	kind    breakKind
 	behind  bool    // valid frames follow
-	joined  bool    // the first starts the block behind the break, with the offset that is due
+	joined  bool    // the first of them starts the block behind the break, with the offset that is due
 	first   located // the first of them
 	durable int64   // the highest durable position they state
 	next    uint64  // offset after the last record seen, damaged or not
 	end     int64   // end of what is ours, on a boundary of a block
 	resume  int64   // where the frame behind a damaged payload starts
 
-	lost *record.Head // of the frame at the break, when it can be told
+	lost *record.Head // the header of the frame at the break, if it can still be read
 }
 
 // look says what lies at r.pos, where the chain broke, and behind it. bad is the
@@ -87,20 +88,20 @@ func (r *recovery) look(bad *located) (s sight, err error) {
 	return s, err
 }
 
-// Where a power cut took the pointer back, or frames were larger than any before, what got
-// lost may be longer than the search. The rest of the file is looked into here and there:
-// as often as that reads a 64th of it, at places that are probeMost apart at most and
-// probeLeast at least; a place costs a read, whatever its length.
+// If a power cut took the pointer back, or frames were larger than any before, a loss may be
+// longer than the search. So the rest of the file is probed at some places, which are
+// probeLeast to probeMost apart, so that they are about a 64th of it: every place costs a
+// read, however short.
 const (
 	probeFirst = 4 << 20
 	probeLeast = 1 << 20
 	probeMost  = 16 << 20
 )
 
-// probe looks for frames far behind. Where frames were written at all, a stretch as
-// long as the longest of them holds a header. A loss is overlooked, and with it what
-// lies behind, only if it is longer than the search and all that was written behind it
-// lies between two probes, or is of frames longer than any before.
+// probe looks for frames far behind. Wherever frames were written, a stretch as long as the
+// longest of them holds a header. So a loss, with what lies behind it, is overlooked only if
+// it is longer than the search and everything behind it lies between two probes, or is made
+// of frames longer than any before.
 func (r *recovery) probe(s *sight, from, searched int64) error {
 	far := *r
 	far.one = true
@@ -158,8 +159,8 @@ func (r *recovery) classify(s *sight) error {
 	return nil
 }
 
-// trace says whether b starts with what is left of a header of this segment, and
-// which, if that can be told: one with a single wrong bit still can.
+// trace says whether b starts with what is left of a header of this segment, and returns the
+// header if it can be read: one with a single wrong bit still can.
 func (r *recovery) trace(b []byte) (h *record.Head, ours bool) {
 	if len(b) < record.HeaderSize {
 		return nil, !r.o.hdr.recycled
@@ -182,13 +183,13 @@ func (r *recovery) trace(b []byte) (h *record.Head, ours bool) {
 	if string(b[:4]) != frameMagic || r.o.hdr.stale == 0 {
 		return nil, false
 	}
-	// A frame starts here, and it is none of the file's earlier life.
+	// A frame starts here: is it one of the file's earlier life?
 	_, err := record.ParseHead(b, r.o.hdr.stale)
 	return nil, err != nil
 }
 
-// search looks for valid frames in [from, to), and in a file that held zeros for
-// anything else of ours. What it finds moves its end.
+// search looks for valid frames in [from, to) and, in a file that held zeros, for anything
+// else of this segment. Every frame that it finds extends the search.
 func (r *recovery) search(s *sight, from, to int64) error {
 	at := from
 	for at < min(to, r.o.size) {
@@ -227,7 +228,7 @@ func (r *recovery) search(s *sight, from, to int64) error {
 		s.durable, s.next = max(s.durable, h.Durable), max(s.next, h.Next())
 		s.end = max(s.end, alignBlock(min(pos+int64(h.FrameLen), r.o.size)))
 		if max(s.durable, r.durable) > r.pos || r.one {
-			return nil // damage at rest: what follows is walked anyway
+			return nil // damage at rest: the walk goes on from there anyway
 		}
 		to = max(to, pos+searchMax)
 		if at, err = r.win.after(pos, &h); err != nil {

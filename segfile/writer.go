@@ -9,13 +9,13 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Writer is the open file of a segment that takes appends. It does no I/O for
-// them: the owner stamps frames with NextOffset and Salt, writes them as one flush
-// at Position, durably, and calls Advance when it planned the flush. It is made by
-// [Pool.Create]; after a restart there is none, only [Recover].
+// Writer is the open file of a segment that takes appends. It does no I/O for them: the
+// owner stamps frames with NextOffset and Salt, calls Advance for the flush that it planned,
+// and writes the flush durably where Position was. [Pool.Create] makes a Writer; after a
+// restart there is none for an old file, only [Recover].
 type Writer struct {
 	d    disk.Disk
-	pool *Pool // hears of full segments; may be nil
+	pool *Pool // is told of full segments; may be nil
 	file disk.File
 	hdr  header
 
@@ -34,8 +34,8 @@ func (w *Writer) File() disk.File { return w.file }
 // Meta is what the file's header says.
 func (w *Writer) Meta() Meta { return w.hdr.Meta }
 
-// Blocks is how much of the file has taken its space already, in bytes from the
-// start: writes below need no more.
+// Blocks is how much of the file has its space on the disk already, in bytes from the start:
+// writes below it need no more.
 func (w *Writer) Blocks() int64 { return w.hdr.blocks }
 
 // Position is where the next flush goes.
@@ -56,8 +56,7 @@ func (w *Writer) Table() *ProducerTable { return w.tally.table }
 // Latch is open until Fence.
 func (w *Writer) Latch() fence.Latch { return w.latch }
 
-// Times are the smallest and largest time of the records, in ms; false when none
-// has one.
+// Times are the smallest and largest time of the records, in ms; false if none has one.
 func (w *Writer) Times() (minTime, maxTime int64, ok bool) {
 	return w.tally.minTime, w.tally.maxTime, w.tally.minTime != 0
 }
@@ -92,8 +91,8 @@ func (w *Writer) Advance(pos, flushLen int64, heads []record.Head) {
 	w.check.pass(proof{w.pos, w.tally.next})
 }
 
-// Find is the position of a frame from which offset can be reached by reading on;
-// it may run beside the owner. Nothing is said of whether that is durable yet.
+// Find is the position of a frame at or before the one with offset, durable or not. It may
+// run beside the owner.
 func (w *Writer) Find(offset uint64) int64 {
 	if e, ok := w.tally.index.find(offset); ok {
 		return e.pos
@@ -109,11 +108,10 @@ func (w *Writer) FindTime(ms int64) int64 {
 	return w.check.first()
 }
 
-// Fence closes the segment at end for good: the footer becomes durable, then the
-// latch, in two writes. The owner has stopped taking appends and everything it
-// planned is durable, so end must be [Writer.End]; anything else is an [ErrEnd].
-// Fencing again answers the same latch. After an error the file may be fenced or
-// not, and only [Recover] knows.
+// Fence closes the segment at end for good, in two durable writes: the footer, then the
+// latch. The owner must have stopped taking appends, and everything it planned must be
+// durable; so end must be [Writer.End], or the error is [ErrEnd]. Fencing again returns the
+// same latch. After an error the file may or may not be fenced; only [Recover] can tell.
 func (w *Writer) Fence(end fence.End, now int64, fenceID uint64) (fence.Latch, error) {
 	if w.latch.State() == fence.Open && end != w.End() {
 		return w.latch, fmt.Errorf("%w: %s: fence at %+v, planned up to %+v", ErrEnd, w.file.Name(), end, w.End())
@@ -134,8 +132,8 @@ func (w *Writer) Fence(end fence.End, now int64, fenceID uint64) (fence.Latch, e
 	return latch, nil
 }
 
-// Reader reads the segment that the Writer has fenced, without reading back what the
-// Writer knows, through a file of its own, which it opens when that is needed.
+// Reader returns a reader of the fenced segment, without reading back what the Writer knows.
+// It has a file of its own, which it opens when it is needed.
 func (w *Writer) Reader() (*Reader, error) {
 	end, fenced := w.latch.End()
 	if !fenced {
@@ -147,9 +145,9 @@ func (w *Writer) Reader() (*Reader, error) {
 	return r, nil
 }
 
-// writeFence makes a footer durable at s.footer and then both latch slots, and
-// answers where the footer ends. A crash before the second write leaves an open
-// file with a footer that nothing leads to.
+// writeFence makes a footer durable at s.footer, then both latch slots, and returns where the
+// footer ends. A crash before the second write leaves an open file with a footer that
+// nothing points to.
 func writeFence(f disk.File, ft *footer, s slot, salt uint64) (end int64, err error) {
 	b, n := ft.encode(salt)
 	if err := f.WriteAt(b, s.footer); err != nil {
@@ -165,10 +163,10 @@ func writeFence(f disk.File, ft *footer, s slot, salt uint64) (end int64, err er
 	return s.footer + int64(len(b)), nil
 }
 
-// Trim gives the blocks behind the footer back, but for a few: a file that is used
-// again is best as large as a full segment, and blocks that were given back are
-// slow to write. It may take long: keep it off the path of anybody who waits. A
-// crash at any time costs only the blocks.
+// Trim gives back the blocks behind the footer, if they are more than an eighth of a segment:
+// a file that is reused is best as large as a full segment, because new blocks are slow to
+// write. It may take long: call it where nobody waits. A crash at any time leaves at worst
+// some blocks that are not given back.
 func (w *Writer) Trim() error {
 	if w.latch.State() == fence.Open {
 		return fmt.Errorf("%w: %s", ErrOpen, w.file.Name())
