@@ -13,7 +13,9 @@ import (
 
 const defaultBits = 8
 
-// CreateTopic makes a topic with one range.
+// CreateTopic creates a topic with one range. It returns when that is durable. If the topic is
+// created but cannot be bound to its policy, there is an error, and it exists without one.
+// Errors: ErrTopicExists, ErrInvalidTopicName, ErrInvalidBits, ErrNoSuchPolicy, ErrLimit.
 func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
 	if err := api.CheckTopic(name); err != nil {
 		return err
@@ -44,7 +46,8 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) e
 	return nil
 }
 
-// DeleteTopic removes a topic with all its records and its groups' positions.
+// DeleteTopic removes a topic with all its records and its groups' positions. Its producers
+// and consumers fail with ErrNoSuchTopic from then on.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	if err := api.CheckTopic(name); err != nil {
 		return err
@@ -68,9 +71,8 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	}))
 }
 
-// forget removes a topic from the metadata and answers the segments it had: what is
-// left of them on disk is nobody's. Its ranges are held meanwhile, so that none gets
-// another file.
+// forget removes a topic from the metadata and returns the segments it had, whose files are
+// nobody's then. Its ranges are held meanwhile, so that none gets another file.
 func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
 	for {
 		slice, version := t.Slices()
@@ -103,8 +105,8 @@ func (e *Engine) forget(t *frontend.Topic) ([]*cp.Segment, error) {
 	}
 }
 
-// removeSegment closes and deletes a copy that the metadata does not list any more.
-// Where there is no space to close it, deleting it makes some.
+// removeSegment closes and deletes a copy that the metadata does not list any more. If there
+// is no space to close it, it is deleted as it is, which makes some.
 func (e *Engine) removeSegment(id fence.SegmentID) error {
 	if e.whyLost(id) != nil {
 		return e.discardLost(id)
@@ -122,8 +124,9 @@ func (e *Engine) removeSegment(id fence.SegmentID) error {
 	return nil // retention was faster
 }
 
-// SplitRange closes a range and opens two in its place, each with half of its keys.
-// Producers and consumers go on by themselves.
+// SplitRange closes a range and opens two in its place, each with half of its keys, and
+// returns their numbers. Producers and consumers follow by themselves. Errors:
+// ErrNoSuchTopic, ErrNoSuchRange, ErrRangeSealed, ErrCannotSplit, ErrLimit.
 func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left, right uint32, err error) {
 	if err := e.enterToFence(ctx); err != nil {
 		return 0, 0, err
@@ -144,8 +147,9 @@ func (e *Engine) SplitRange(ctx context.Context, topic string, seq uint32) (left
 	return l.Seq, r.Seq, nil
 }
 
-// MergeRanges closes two ranges that are the halves of one block of keys and opens
-// one in their place.
+// MergeRanges closes two ranges that are the halves of one block of keys and opens one in
+// their place, whose number it returns. Errors: ErrNoSuchTopic, ErrNoSuchRange,
+// ErrRangeSealed, ErrNotBuddies, ErrLimit.
 func (e *Engine) MergeRanges(ctx context.Context, topic string, a, b uint32) (uint32, error) {
 	if err := e.enterToFence(ctx); err != nil {
 		return 0, err
@@ -235,8 +239,8 @@ func (e *Engine) closeHead(id fence.RangeID) error {
 	}
 }
 
-// Roll closes every open segment of a topic; the next records open new ones. It
-// answers how many there were.
+// Roll closes every open segment of a topic and returns how many there were. The next records
+// open new ones.
 func (e *Engine) Roll(ctx context.Context, topic string) (int, error) {
 	if err := api.CheckTopic(topic); err != nil {
 		return 0, err

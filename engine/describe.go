@@ -32,8 +32,8 @@ func (e *Engine) AllTopics(ctx context.Context) iter.Seq2[TopicInfo, error] {
 
 const topicPage = 1000 // topics that are looked at together
 
-// TopicPage lists the topics behind a name that are wanted, by name: at most limit of
-// them, and whether there are more.
+// TopicPage lists the wanted topics that come after a name, by name: at most limit of them, and
+// whether there are more.
 func (e *Engine) TopicPage(ctx context.Context, after string, limit int, wanted func(name string) bool) (list []TopicInfo, more bool, err error) {
 	if err := e.enter(ctx); err != nil {
 		return nil, false, err
@@ -66,7 +66,7 @@ func (e *Engine) TopicPage(ctx context.Context, after string, limit int, wanted 
 	return list, false, nil
 }
 
-// Describe tells all about one topic.
+// Describe returns everything about one topic: its ranges with their segments, and its groups.
 func (e *Engine) Describe(ctx context.Context, name string) (TopicDetail, error) {
 	if err := api.CheckTopic(name); err != nil {
 		return TopicDetail{}, err
@@ -135,7 +135,7 @@ func (e *Engine) describe(name string, aside []string) (d TopicDetail, err error
 	return d, nil
 }
 
-// DescribeFrom tells a part of a topic, at the cost of the part; the last one costs a look
+// DescribeFrom returns a part of a topic, at the cost of that part; the last part costs a look
 // at the whole, for the totals.
 func (b *backend) DescribeFrom(ctx context.Context, name string, at server.TopicPlace, limit int) (d TopicDetail, next *server.TopicPlace, err error) {
 	if err := api.CheckTopic(name); err != nil {

@@ -7,25 +7,23 @@ import (
 	"github.com/ringfence/ringfence/engine/store"
 )
 
-// desks bounds how many segments are open for appends: each takes a file
-// descriptor, and there are more topics than a process may have files open. When
-// one more is opened than there may be, the one that was written least lately, as
-// far as a look around tells, is rolled. Its range opens the next when it is
-// written to.
+// desks bounds how many segments are open for appends: each takes a file descriptor, and there
+// may be more topics than a process may have files open. When there is one too many, about
+// the one that was not written to for longest is rolled; its range opens the next one when it
+// is written to.
 type desks struct {
 	mu    sync.Mutex // guards the following; nothing blocks under it
 	queue []desk
 	sweep int // the length of queue at which closed segments are taken off
 }
 
-// desk is an open segment and how far it was when it was looked at.
+// desk is an open segment and how far it had come when it was looked at.
 type desk struct {
 	seg  *store.Segment
 	mark uint64
 }
 
-// makeRoom takes a segment that was opened on the books, and rolls another one if
-// there are too many.
+// makeRoom enters a segment that was opened, and rolls another one if there are too many.
 func (e *Engine) makeRoom(seg *store.Segment) {
 	d := &e.desks
 	d.mu.Lock()
@@ -43,8 +41,7 @@ func (e *Engine) makeRoom(seg *store.Segment) {
 	}
 }
 
-// add puts an open segment on the books, and now and then takes those off that are
-// closed by now.
+// add enters an open segment, and now and then removes those that are closed by now.
 func (d *desks) add(seg *store.Segment) {
 	d.queue = append(d.queue, desk{seg, seg.CommitMark()})
 	if len(d.queue) < d.sweep {
@@ -57,8 +54,8 @@ func (d *desks) add(seg *store.Segment) {
 	d.sweep = max(64, 2*len(d.queue))
 }
 
-// idlest takes a segment to roll off the books, nil if there are at most most. One
-// that was written since it last came up comes up again later.
+// idlest removes a segment and returns it, to be rolled; nil if there are at most most. A
+// segment that was written to since its last turn goes to the end of the queue.
 func (d *desks) idlest(most int) *store.Segment {
 	for tries := 2 * len(d.queue); tries > 0 && len(d.queue) > most; tries-- {
 		at := d.queue[0]

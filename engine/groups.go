@@ -21,14 +21,14 @@ func (e *Engine) Groups(ctx context.Context, topic string) (names []string, err 
 	return names, err
 }
 
-// AllGroups visits the same. It ends after an error.
+// AllGroups visits the same names. It ends after an error.
 func (e *Engine) AllGroups(ctx context.Context, topic string) iter.Seq2[string, error] {
 	return api.Listed(e.Groups(ctx, topic))
 }
 
-// DescribeGroup tells where a group is and how far it is behind. ErrNoSuchGroup if it
-// has neither committed anything nor had members. Ranges whose end is not known, because their open segment
-// is damaged, are left out, with an ErrDamaged.
+// DescribeGroup says where a group is and how far it is behind; ErrNoSuchGroup if it has
+// neither committed anything nor had members. If the end of some ranges is not known, because
+// their open segment is damaged, they are left out and the error is ErrDamaged.
 func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g GroupInfo, err error) {
 	if err := api.CheckGroup(group); err != nil {
 		return g, err
@@ -53,15 +53,15 @@ func (e *Engine) DescribeGroup(ctx context.Context, topic, group string) (g Grou
 	return g, err
 }
 
-// GroupLag is how far a group is behind.
+// GroupLag says how many records a group is behind.
 type GroupLag struct {
 	Topic, Group string
 	Records      uint64
 }
 
-// GroupLags tells how far groups are behind, by topic and name, of at most so many, and
-// whether there are more. Groups of which that cannot be told, because their topic is
-// damaged, are left out.
+// GroupLags says how far groups are behind, by topic and name: of at most most groups, and
+// whether there are more. Groups whose lag is not known, because their topic is damaged, are
+// left out.
 func (e *Engine) GroupLags(ctx context.Context, most int) (list []GroupLag, more bool, err error) {
 	if err := e.enter(ctx); err != nil {
 		return nil, false, err
@@ -97,8 +97,9 @@ func (e *Engine) GroupLags(ctx context.Context, most int) (list []GroupLag, more
 	return list, false, nil
 }
 
-// DeleteGroup forgets a group's position; records are not touched. A consumer of the
-// group that commits after it makes it anew. [Consumer.Reset] moves a group.
+// DeleteGroup forgets a group's position; records are not touched. A consumer of the group
+// that commits afterwards creates it again. To move a group, use [Consumer.Reset]. Errors:
+// ErrNoSuchTopic, ErrNoSuchGroup.
 func (e *Engine) DeleteGroup(ctx context.Context, topic, group string) error {
 	if err := api.CheckGroup(group); err != nil {
 		return err
@@ -132,8 +133,8 @@ func (e *Engine) groupExists(topic, group string) error {
 	return err
 }
 
-// Lag is how many records are stored behind the consumer's place. Where a range's end
-// is not known, because its open segment is damaged, it is an ErrDamaged.
+// Lag is how many stored records the consumer has not returned yet. If the end of a range is
+// not known, because its open segment is damaged, the error is ErrDamaged.
 func (c *Consumer) Lag() (n uint64, err error) {
 	list, err := c.unread()
 	for _, u := range list {
@@ -142,8 +143,8 @@ func (c *Consumer) Lag() (n uint64, err error) {
 	return n, err
 }
 
-// Ranges tells where the consumer is in each range that it has not finished, ranges
-// before those that took over their keys.
+// Ranges says where the consumer is in each range that it has not finished; ranges come before
+// those that took over their keys.
 func (c *Consumer) Ranges() ([]GroupRange, error) {
 	if err := c.e.begin(); err != nil {
 		return nil, err
@@ -171,8 +172,8 @@ type unread struct {
 	first   uint64
 }
 
-// unread lists the ranges that are not finished, but for those whose end is not known:
-// for one of them there is an error.
+// unread lists the ranges that are not finished, except those whose end is not known: the
+// error is about one of these.
 func (c *Consumer) unread() (list []unread, err error) {
 	if err := c.e.begin(); err != nil {
 		return nil, err
@@ -216,7 +217,7 @@ func (c *Consumer) unread() (list []unread, err error) {
 	return list, about(c.opts.Topic, -1, err)
 }
 
-// timeAt is the time of a record, false where it cannot be read.
+// timeAt is the time of a record; false if it cannot be read.
 func (e *Engine) timeAt(id fence.SegmentID, offset uint64) (time.Time, bool) {
 	seg, err := e.store.Segment(id)
 	if err != nil || e.whyLost(id) != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// A frame that a program of this host builds in memory which it shares with the engine is
-// lent to it: it goes to the device from where it lies, however it is changed meanwhile
-// (store/foreign.go). What has to be looked into again is copied: a compressed frame, one
-// whose records belong to several ranges, and one that is overtaken by a split.
+// A program on this host that shares memory with the engine lends it the frames that it builds
+// there: they go to the device from where they lie, even if the program changes them
+// meanwhile (store/foreign.go). Frames whose content is needed again are copied: compressed
+// ones, those whose records belong to several ranges, and those that a split overtakes.
 
-// Register lets frames be lent from memory that is shared with another process. It is
-// mapped and writable as a whole, in whole blocks of disk.Block; what the kernel cannot
-// write from is refused. unregister takes no more loans, waits until all are returned, and
-// then the memory may go.
+// Register lets frames be lent from memory that is shared with another process. All of mem is
+// mapped and writable, in whole blocks of disk.Block; memory that the kernel cannot write from
+// is refused. unregister accepts no more loans and waits until all are returned; then the
+// memory may be unmapped.
 //
 // It is for the other packages of this module alone.
 func (e *Engine) Register(mem []byte) (unregister func() error, err error) {
@@ -39,11 +39,11 @@ func (e *Engine) Register(mem []byte) (unregister func() error, err error) {
 	}, nil
 }
 
-// loan is memory of others that holds a frame.
+// loan is somebody else's memory that holds a frame.
 type loan struct {
 	from    *disk.Memory
 	release func()
-	header  [record.HeaderSize]byte // as it was when the frame was lent; what stands there is not looked at again
+	header  [record.HeaderSize]byte // as it was when the frame was lent; the one in the memory is not read again
 }
 
 func (l *loan) end() {
@@ -51,14 +51,14 @@ func (l *loan) end() {
 	l.release()
 }
 
-// Lend takes a frame that lies in memory which was registered, at the begin of a block of
-// disk.Block, all of whose last block is the frame's, too: what is behind it there is
-// overwritten, and so is its header. release is called once, by any goroutine, when
-// neither the engine nor the kernel uses the memory any more: before the outcome is told,
-// or when the frame is discarded. It must not block.
+// Lend takes a frame that lies in registered memory, at the start of a block of disk.Block. All
+// of its last block belongs to the frame: the engine overwrites the rest of that block, and
+// the frame's header. release is called once, from any goroutine, when neither the engine nor
+// the kernel uses the memory any more: before the outcome is told, or when the frame is
+// discarded. It must not block.
 //
-// Whoever changes the memory before that may have the frame refused with an ErrChanged,
-// and with it those that were sent behind it.
+// If the memory is changed before release, the frame may be refused with ErrChanged, and with
+// it the frames that were sent after it.
 //
 // It is for the other packages of this module alone.
 func (p *Producer) Lend(frame []byte, release func()) (*Frame, error) {

@@ -11,15 +11,15 @@ import (
 	"github.com/ringfence/ringfence/segfile"
 )
 
-// AcceptLoss gives a sealed segment up whose file is missing: from now on reads skip
-// all its records and say so, where they failed before, and the range can be written to
-// again if it was the last. What it knew of its producers is lost with it: a producer
-// that sends its records again stores those anew that were in it. The answer is the skip
-// that consumers see. A file that comes back is served again by the next Open.
+// AcceptLoss gives up a sealed segment whose file is missing: reads, which failed before, skip
+// all its records from now on and report that, and if the segment was the last of its range,
+// the range can be written to again. AcceptLoss returns the skip that consumers will see. What
+// the segment knew of its producers is lost with it: its records are stored again if their
+// producer sends them again. If the file comes back, the next Open serves it again.
 //
-// A file that is there is never given up whole: for its damaged stretches there is
-// 'ringfence segment accept-loss', and one that cannot be read at all is first to be
-// moved out of the directory.
+// A file that is there cannot be given up, and the error is ErrNotMissing. For its damaged
+// stretches there is 'ringfence segment accept-loss'; a file that cannot be read at all has to
+// be moved out of the directory first.
 func (e *Engine) AcceptLoss(ctx context.Context, topic string, rng, segment uint32) (Skip, error) {
 	if err := e.enter(ctx); err != nil {
 		return Skip{}, err
@@ -66,11 +66,11 @@ func (e *Engine) AcceptLoss(ctx context.Context, topic string, rng, segment uint
 	return skip, nil
 }
 
-// ErrNotMissing: the file of a segment that was to be given up is there.
+// ErrNotMissing refuses to give up a segment whose file is there.
 var ErrNotMissing = errors.New("the segment's file is there")
 
-// whyLost is why a segment cannot be served; nil for one that can, and for one that
-// was given up, which counts as expired but for what consumers are told.
+// whyLost says why a segment cannot be served. It is nil for one that can be, and for one that
+// was given up, which counts as expired except in what consumers are told.
 func (e *Engine) whyLost(id fence.SegmentID) error {
 	if e.isGivenUp(id) {
 		return nil
@@ -83,8 +83,8 @@ func (e *Engine) isGivenUp(id fence.SegmentID) bool {
 	return ok
 }
 
-// unlist forgets that a segment was given up which the metadata does not list any
-// more. The record of it that a crash before this leaves behind tells nobody anything.
+// unlist forgets that a segment was given up, once the metadata does not list it any more. If
+// a crash comes before that, a record of it stays on disk, which does no harm.
 func (e *Engine) unlist(id fence.SegmentID) error {
 	if !e.isGivenUp(id) {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/ringfence/ringfence/engine/api"
 )
 
-// SetPolicy defines a policy, or replaces its definition.
+// SetPolicy defines a policy or replaces its definition, also for the topics that are bound to
+// it. Error: ErrInvalidPolicy.
 func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
 	if err := api.CheckPolicy(name); err != nil {
 		return err
@@ -20,10 +21,10 @@ func (e *Engine) SetPolicy(ctx context.Context, name string, p Policy) error {
 	return e.change(ctx, cp.DefinePolicy{Name: name, Policy: p})
 }
 
-// DeletePolicy forgets a definition. While topics are bound to it that is refused with
-// an ErrPolicyInUse that names them; see [Engine.ForgetPolicy]. Bindings and definitions
-// lie in different shards of the metadata: a topic that is bound in the same moment may
-// be overlooked, and is then like one whose policy was forgotten.
+// DeletePolicy removes a definition. While topics are bound to it that is refused with an
+// ErrPolicyInUse that names them; see [Engine.ForgetPolicy]. Bindings and definitions lie in
+// different shards of the metadata, so a topic that is bound at the same moment may be
+// overlooked; it is then like one whose policy was removed by ForgetPolicy.
 func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
 	if err := api.CheckPolicy(name); err != nil {
 		return err // "" is what a topic is bound to that has no policy
@@ -38,9 +39,9 @@ func (e *Engine) DeletePolicy(ctx context.Context, name string) error {
 	return e.ForgetPolicy(ctx, name)
 }
 
-// ForgetPolicy is DeletePolicy also while topics are bound to the policy. They stay
-// bound to its name: nothing of them expires until it is defined again or they are
-// bound elsewhere.
+// ForgetPolicy removes a definition even while topics are bound to it. They stay bound to its
+// name, and nothing of them expires until it is defined again or they are bound to another
+// policy.
 func (e *Engine) ForgetPolicy(ctx context.Context, name string) error {
 	if err := e.definedPolicy(ctx, name); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (e *Engine) boundTo(policy string) (names []string, err error) {
 	return names, err
 }
 
-// Policies lists the definitions by name.
+// Policies returns the definitions by name.
 func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
 	if err := e.enter(ctx); err != nil {
 		return nil, err
@@ -78,7 +79,8 @@ func (e *Engine) Policies(ctx context.Context) (map[string]Policy, error) {
 	return list, err
 }
 
-// BindPolicy binds a topic to a policy by name; "" unbinds.
+// BindPolicy binds a topic to a policy by name; "" unbinds it. Errors: ErrNoSuchTopic,
+// ErrNoSuchPolicy.
 func (e *Engine) BindPolicy(ctx context.Context, topic, policy string) error {
 	if err := api.CheckTopic(topic); err != nil {
 		return err

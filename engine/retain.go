@@ -13,19 +13,19 @@ import (
 	"github.com/ringfence/ringfence/segfile"
 )
 
-// RetainReport is what one look at retention did.
+// RetainReport says what one pass of retention did.
 type RetainReport struct {
 	Expired int    // segments removed
 	Bytes   uint64 // of their frames
-	Rolled  int    // segments that were open for too long
-	Failed  int    // to be tried again
-	// Unresolved are topics bound to a policy that is not defined: nothing of them
-	// expires.
+	Rolled  int    // segments closed because they were open for too long
+	Failed  int    // removals and rolls that failed; the next pass tries again
+	// Unresolved are the topics that are bound to a policy that is not defined: nothing of
+	// them expires.
 	Unresolved []string
 	Took       time.Duration
 }
 
-// retainer looks at retention and age rolls from time to time, and when it is told to.
+// retainer applies retention and age rolls from time to time, and when it is told to.
 func (e *Engine) retainer() {
 	t := time.NewTicker(e.opts.RetainEvery)
 	defer t.Stop()
@@ -45,8 +45,8 @@ func (e *Engine) retainer() {
 	}
 }
 
-// retainSoon has the retainer look at retention now. It waits for nothing, and however
-// often it is called while the retainer works, that looks once more.
+// retainSoon makes the retainer start a pass now. It does not wait; however often it is called
+// while a pass runs, one more pass follows.
 func (e *Engine) retainSoon() {
 	if e.opts.retainLater {
 		return
@@ -57,7 +57,7 @@ func (e *Engine) retainSoon() {
 	}
 }
 
-// Retain looks at retention and age rolls now.
+// Retain applies retention and age rolls now, and returns when that is done.
 func (e *Engine) Retain(ctx context.Context) (RetainReport, error) {
 	if err := e.enterToFence(ctx); err != nil {
 		return RetainReport{}, err
@@ -119,12 +119,12 @@ func (e *Engine) retain() (RetainReport, error) {
 	return report, nil
 }
 
-// expire removes a segment from the metadata, then from the disk. What knows the
-// range's producers is kept: before the last segment of a range goes, whoever comes
-// after it gets a file of its own, which carries them on.
+// expire removes a segment from the metadata, then from the disk. What the range knows of its
+// producers is kept: before its last segment goes, the one after it gets a file, which takes
+// that over.
 //
-// What a lost segment knew is lost with it, and the records that it would have
-// recognised as repeats are not read any more either. Its file is set aside.
+// What a lost segment knew is lost with it; but then the records are not read any more whose
+// repeats it would have recognised. Its file is set aside.
 func (e *Engine) expire(seg *cp.Segment) error {
 	e.awaitRoll(seg.ID)
 	lost := e.whyLost(seg.ID) != nil
@@ -146,16 +146,17 @@ func (e *Engine) expire(seg *cp.Segment) error {
 	return e.unlist(seg.ID) // or gone already
 }
 
-// dropEmpty removes a closed segment that holds no record, of a process that is about to
-// end: one whose records were all repeats would leave a file each time. What the segment
-// knows of its producers must be known without it: when the others have expired it is all
-// there is. Where that cannot be told, or there is no space to note it, it stays, which
-// costs a file. A crash in here leaves a file that the next start sets aside.
+// dropEmpty removes a closed segment without records when the process is about to end: a
+// process that sends nothing but repeats would otherwise leave a file each time. But what the
+// segment knows of its producers must be known without it, because when the others have
+// expired it is all there is. If that is not certain, or there is no space to record the
+// removal, the segment stays, which costs a file. A crash meanwhile leaves a file that the
+// next start sets aside.
 func (e *Engine) dropEmpty(seg *store.Segment) error {
 	if seg.CommitMark() != seg.Base() {
 		return nil
 	}
-	if _, err := seg.Found(); err != nil { // it may have held some
+	if _, err := seg.Found(); err != nil { // it may have had records
 		return nil
 	}
 	have, err := seg.Producers()
@@ -189,8 +190,8 @@ func (e *Engine) dropEmpty(seg *store.Segment) error {
 	return e.store.Delete(seg.ID())
 }
 
-// discardLost moves what is left of a lost segment that the metadata does not list
-// any more out of the way.
+// discardLost sets aside what is left of a lost segment, once the metadata does not list it
+// any more.
 func (e *Engine) discardLost(id fence.SegmentID) error {
 	if _, err := e.store.Segment(id); err == nil {
 		_, err := e.store.SetAsideSegment(id)
@@ -219,9 +220,9 @@ func (e *Engine) handOn(seg *cp.Segment) error {
 	return nil
 }
 
-// heirs are the active ranges at or below id that have no segment of their own
-// behind last. Ranges that were split and merged again are reached on many ways: done
-// holds those that were looked at.
+// heirs are the active ranges among id and its descendants for which no segment after last
+// carries on what is known of producers. Ranges that were split and merged again can be
+// reached on many ways; done holds those that were looked at.
 func (e *Engine) heirs(s *cp.State, id fence.RangeID, last fence.SegmentID, done map[fence.RangeID]bool) (list []fence.RangeID) {
 	r := s.Range(id)
 	if r == nil || done[id] {
@@ -233,7 +234,7 @@ func (e *Engine) heirs(s *cp.State, id fence.RangeID, last fence.SegmentID, done
 			continue
 		}
 		if _, err := e.store.Segment(seg.ID); err == nil {
-			return nil // a later one carries the producers: not before it has its file
+			return nil // a later one, which has its file, carries the producers on
 		}
 	}
 	if r.Phase == cp.Active {
