@@ -46,10 +46,9 @@
 // leaves when nothing else of the lane is in flight (lane.go). It goes to the write head
 // that the frontend planned for it (package engine/frontend), through the store's shard
 // to the disk (package engine/store), and comes back in Producer.landed, which answers
-// the callers and sends the next batch. When the write head is fenced, one goroutine
-// finds the next one (findhead.go, head.go, roll.go), and after a split or merge routes what waits
-// anew (reroute.go). A Consumer reads the record back with a
-// store.Scanner (consumer.go).
+// the callers and sends the next batch. When the write head is fenced, one goroutine finds
+// the next one (findhead.go, head.go, roll.go); after a split or merge it routes what waits
+// anew (reroute.go). A Consumer reads the record back with a store.Scanner (consumer.go).
 //
 // # Goroutines and locks
 //

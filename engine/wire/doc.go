@@ -5,17 +5,17 @@
 // messages, an [Encoder] writes frames. Nothing here does I/O, starts a goroutine or
 // keeps memory that it was given.
 //
-// The rest of this page is the protocol, for those who write a client in any language.
-// Besides it they need the schema of the messages (wirefb/wire.fbs) and the layout of
-// record frames (package segfile/record: header.go, record.go for key positions, and
-// segfile/recfb/batch.fbs for what is in them). testdata/vectors.json has every message as bytes and as what they
-// mean, testdata/client.py is a small client in Python.
+// The rest of this page is the protocol, for those who write a client in any language. They
+// also need the schema of the messages (wirefb/wire.fbs) and the layout of record frames
+// (package segfile/record: header.go, record.go for key positions, and
+// segfile/recfb/batch.fbs for what is inside). testdata/vectors.json has every message as
+// bytes and as what they mean; testdata/client.py is a small client in Python.
 //
 // # Frames
 //
-// A connection is a stream of bytes, over TCP, TLS or a Unix socket, and each
-// direction of it a sequence of frames. Integers are little-endian. A frame is a head
-// of 16 bytes, a message, and with three of the messages record frames:
+// A connection is a stream of bytes, over TCP, TLS or a Unix socket, and each direction of it
+// is a sequence of frames. Integers are little-endian. A frame is a head of 16 bytes and a
+// message; three of the messages are followed by record frames:
 //
 //	off size field
 //	  0    4 length   bytes behind the head: message and record frames
@@ -96,197 +96,201 @@
 //
 // # The start of a connection
 //
-// The client speaks first: Hello, with its magic and the range of versions it speaks;
-// this page is version 1. The reply says which version is spoken from there on, and
-// whether Authenticate has to succeed before anything else is taken: then its mechanism
-// is "password", with user and secret, "token", with the secret alone, or "certificate",
-// with neither, for the one shown to TLS, if mechanisms has it. All this has to be done within seconds. A client that may not come
-// in is told why and cut off.
+// The client speaks first: Hello, with its magic and the range of versions it speaks; this
+// page is version 1. The reply says which version is spoken from there on, and whether
+// Authenticate has to succeed before anything else is accepted. The mechanism of
+// Authenticate is one of those in mechanisms: "password", with user and secret; "token",
+// with the secret alone; or "certificate", with neither, for the one shown to TLS. All this
+// has to be done within seconds. A client that may not come in is told why, and the
+// connection ends.
 //
-// log names the log behind the server. A cursor means something there alone, so a client
-// that comes back compares it with what it saw before.
+// log names the log behind the server. A cursor means something only there, so a client that
+// comes back compares it with what it saw before.
 //
-// A client that has nothing to say sends a Ping in half of idle_ms; a connection that is
-// silent for longer is closed, and so is one on which a frame that began does not end or
-// answers are not read for half a minute.
+// A client that has nothing to say sends a Ping within half of idle_ms. A connection that is
+// silent for longer is closed, and so is one on which a frame that has begun does not end, or
+// answers are not read, for half a minute.
 //
 // # Requests and replies
 //
-// Requests need not wait for one another. Up to max_requests may be unanswered, and the
-// server reads no more until one of them is answered; no two of these have the same id. Each but Credit is answered once, with its id. They are done
-// and answered in any order, so that what has to wait holds nothing else up; in the order
-// they were sent in are the frames of one producer and the fetches of one consumer. What
-// a request builds upon is to be waited for. A failure with id 0 belongs to no request: it
-// says why the connection ends.
+// Requests need not wait for one another. Up to max_requests may be unanswered, and no two of
+// these have the same id; the server reads no more until one of them is answered. Each
+// request but Credit is answered once, with its id. Requests are done and answered in any
+// order, so that one that has to wait holds up no other. Only the frames of one producer, and
+// the fetches of one consumer, are done in the order in which they were sent. If one request
+// needs the effect of another, the client waits for that answer first. A failure with id 0
+// belongs to no request: it says why the connection ends.
 //
-// When a connection ends, what became of its unanswered requests is unknown: they may
-// have been done, or yet be.
+// When a connection ends, the outcome of its unanswered requests is unknown: they may have
+// been done, or may still be.
 //
 // # Lists
 //
-// What may be long comes in pages: ListTopics, ListPolicies, ListGroups, ListMembers and
-// ListUsers answer names in the order of their bytes, DescribeTopic, DescribeGroup and Lag
-// ranges in that of their numbers. A page says with more that there is another one. It is
-// asked for with the last name as after, from the last range's number plus one on, or, of
-// DescribeTopic, from next_range and next_segment on. A page may have less than it was
-// asked for. What comes and goes between two pages may be on one of them or on none; a
-// topic whose id is another one than on the page before was made anew.
+// What may be long comes in pages. ListTopics, ListPolicies, ListGroups, ListMembers and
+// ListUsers return names in the order of their bytes; DescribeTopic, DescribeGroup and Lag
+// return ranges in the order of their numbers. more says that there is another page. To ask
+// for it, send the last name as after, or the last range's number plus one, or, with
+// DescribeTopic, next_range and next_segment. A page may have less than it was asked for.
+// What is made or removed between two pages may be on one of them or on none. A topic whose
+// id differs from that on the page before was deleted and made anew.
 //
 // # Producing
 //
-// OpenProducer answers a handle, which is good on its connection and until CloseProducer
-// or the connection's end, and an id, which is the producer's for ever: who comes back
-// with the same id and sends the same records in the same order again has each stored
-// once. What an id has sent is known by topic: on another one it
-// is another producer. It is open once at a time: opened again, on whichever connection,
-// it is taken from the one that had it.
+// OpenProducer returns a handle and an id. The handle is valid on its connection until
+// CloseProducer or the end of the connection. The id is the producer's for ever: a client
+// that comes back with it and sends the same records again, in the same order, has each of
+// them stored once. What an id has sent is known for each topic: on another topic it is
+// another producer. An id is open once at a time: opening it again, on any connection, takes
+// it from whoever had it.
 //
-// A Produce carries one record frame of at most the max_frame of OpenProducerReply,
-// plain or compressed. It is as a producer writes it: with the checksums of salt 0, the id
-// as its producer, no flags, and sequences that start above 0 and ascend from frame to frame:
-// on one handle each frame begins above the end of the one before, but that one of the last
-// 32 may come again as it was; who sends more again opens the producer again; with unnumbered they are all 0. What its head has as base, prev and
-// durable does not matter: the server sets them anew. Frames of one producer are stored in
-// the order they were sent in. The reply comes when every record is durable. repeats says how many
-// of them were before: they were not stored again.
+// A Produce carries one record frame, of at most the max_frame of OpenProducerReply, plain or
+// compressed. The frame is as a producer writes it: its checksums use salt 0, its producer is
+// the id, and it has no flags. Its sequences are above 0 and ascend from frame to frame: on
+// one handle, each frame begins above the end of the one before. Only one of the last 32
+// frames may be sent again, unchanged; to send more again, the client opens the producer
+// again. With unnumbered all sequences are 0. What the frame's head has as base, prev and
+// durable does not matter: the server sets them. Frames of one producer are stored in the
+// order in which they were sent. The reply comes when every record is durable; repeats says
+// how many of them had been stored before, and were not stored again.
 //
-// A frame may have records of any ranges of the topic. One whose records all belong to
-// one range is stored as it is; another is taken apart. Route says which range a key
-// position belongs to, so that a client can gather by range; positions are in package
-// segfile/record. A ProduceReply with a range that the client does not know says that
-// the ranges have changed. Whatever a client goes by, its sequences ascend from frame to
-// frame, over all ranges: two of them may be merged at any time.
+// A frame may have records of any ranges of the topic. If they all belong to one range, the
+// frame is stored as it is; otherwise the server takes it apart. Route says which range a key
+// position belongs to, so that a client can gather by range (package segfile/record
+// describes positions). A ProduceReply with a range that the client does not know says that
+// the ranges have changed. However a client gathers, its sequences ascend from frame to frame
+// over all ranges, because two of them may be merged at any time.
 //
-// Once a frame of a numbered producer failed, all behind it are refused with
-// producer_halted, or they would make its records look stored. The client opens the
-// producer again, with its id, and sends everything from that frame on again. It does
-// the same where the outcome is not known, and after write_failed: the file that could
-// not be written is closed where its records end, and what comes again goes to another.
+// Once a frame of a numbered producer has failed, all frames behind it are refused with
+// producer_halted: if they were stored, its records would look stored as well. The client
+// opens the producer again, with its id, and sends everything from that frame on again. It
+// does the same if the outcome is not known, and after write_failed: the file that could not
+// be written is closed where its records end, and what is sent again goes to another one.
 //
 // # Shared memory
 //
-// A server may have a Unix socket for clients that share memory with it. There Attach is
-// answered with a descriptor (SCM_RIGHTS) beside the reply's first byte, of memory whose
-// layout package engine/shm tells. From then on the connection's record frames go through
-// that memory, and a Produce is refused with unsupported: the client puts a frame in the
-// arena and submits it, with the producer's handle and an id as a request has one. A frame
-// that is stored is answered in the memory. One that is not is answered over the socket, as
-// a Produce of that id that failed. The client has no more frames unanswered than there are
-// slots, and leaves their bytes alone until they are answered. All else stays as it is on
-// any connection, which has memory at most once, and whose end is that of the memory: a
-// frame that was submitted and not answered by then has an unknown outcome.
+// A server may have a Unix socket for clients that share memory with it. There the answer to
+// Attach comes with a descriptor (SCM_RIGHTS) beside its first byte, of memory whose layout
+// package engine/shm describes. From then on the connection's record frames go through that
+// memory, and a Produce is refused with unsupported: the client puts a frame into the arena
+// and submits it, with the producer's handle and an id like that of a request. If the frame
+// is stored, it is answered in the memory; if not, over the socket, like a Produce of that id
+// that failed. The client has no more frames unanswered than there are slots, and does not
+// touch their bytes until they are answered. Everything else is as on any other connection. A
+// connection has such memory at most once, and the memory ends with it: a frame that was
+// submitted but not answered by then has an unknown outcome.
 //
 // # Consuming
 //
-// OpenConsumer answers a handle, like a producer's. A Page carries whole record frames of
-// one range, one behind another, compressed if their producer compressed them: s2 is the
-// block format of github.com/klauspost/compress/s2. Of their records those with offsets
-// from first up to, not including, next are the page's; first and last frame may have
-// others. skips are offsets that were moved past because nothing is stored there any
-// more, or ever was, and may come without any frame. Every frame of a page has records:
-// a mark or a void frame is not sent. With caught_up there was nothing more.
+// OpenConsumer returns a handle, like a producer's. A Page carries whole record frames of one
+// range, one after another, compressed if their producer compressed them (s2 is the block
+// format of github.com/klauspost/compress/s2). The page's records are those with offsets from
+// first up to, but not including, next; the first and the last frame may have others. skips
+// are offsets that were moved past because nothing is stored there any more, or never was;
+// they may come without any frame. Every frame of a page has records: marks and void frames
+// are not sent. With caught_up there was nothing more.
 //
-// With salt 0 the server has verified the frames, they follow one another without
-// padding, and their head's checksum is that of salt 0 and their flags are 0. A request with stored allows
-// another kind of page, which costs the server less: frames as they lie in a file. Then
-// salt is theirs, not 0, and nobody has looked at more than their heads. Each begins a
-// multiple of 64 bytes behind the begin of the page. Behind a frame the next one begins
-// at the next such multiple, or, as long as the four bytes there are zero, 64 bytes on;
-// there are less than 4,096 such bytes, and none behind the last frame. Some may be lent
-// frames, which are of version 2 and flags 4 and else like all others. What the server
-// cannot read of the file comes as zeros. So a client verifies every frame, and where one
-// is damaged or missing it opens a consumer at its place and asks again without stored: the
-// server then says what is wrong there.
+// With salt 0 the server has verified the frames. They follow one another without padding,
+// their heads' checksums use salt 0, and their flags are 0.
 //
-// On the socket for shared memory a Fetch may ask with in_file, besides stored, for a page
-// whose frames the client reads itself. Such a page has a salt and file_bytes, and no frame
-// behind its message: they are that many bytes of a file, from file_from on, laid out as
-// they would have come. A descriptor of the file (SCM_RIGHTS) comes beside the answer's first
-// byte. It is of this page, to be closed once that is read, for reading alone, and of a file
-// that holds one closed segment of one range of the topic and never anything else: who keeps
-// it keeps no more than that, and has the space of a segment that is gone stay taken. What
-// the user may do, and a member's generation, are asked for each page, so what is taken back
-// holds for the next one. The client reads the file and does not map it: mapped memory may
-// change after it was verified, and what is not there any more ends the process. Where a
-// descriptor does not come through, because the process has too many, or the bytes are not
-// what the page says, it opens a consumer at its place and asks again without in_file, or
-// without stored. The server answers with an ordinary page whenever it likes: for segments
-// that are open, damaged, or not whole, to clients that have not taken those before, and on
-// other sockets always. So does one that does not know the field: no feature is agreed on.
+// A request with stored allows another kind of page, which costs the server less: frames as
+// they lie in a file. Then salt is theirs, not 0, and only their heads were looked at. Each
+// frame begins at a multiple of 64 bytes from the start of the page. The next one begins at
+// the first such multiple behind it or, as long as the four bytes there are zero, 64 bytes
+// further on; there are less than 4,096 such bytes, and none behind the last frame. Some may
+// be lent frames, which have version 2 and flags 4 and are otherwise like all others. What
+// the server cannot read of the file comes as zeros. So a client verifies every frame; where
+// one is damaged or missing, it opens a consumer at its place and asks again without stored,
+// and the server says what is wrong there.
 //
-// The cursor of a page is the consumer's place behind it. It is opaque: a client stores it
-// and hands it back, to OpenConsumer or to Commit, which makes it the place of a group.
-// That never moves a group back without reset.
+// On the socket for shared memory, a Fetch with stored may also ask with in_file for a page
+// whose frames the client reads itself. Such a page has a salt and file_bytes, and no frames
+// behind its message: they are that many bytes of a file, from file_from on, laid out as they
+// would have come. A descriptor of the file (SCM_RIGHTS) comes beside the answer's first
+// byte. It is read-only, belongs to this page, and is to be closed once the page is read. Its
+// file holds one closed segment of one range of the topic, and never anything else: a client
+// that keeps the descriptor can read no more than that, and keeps the space of the segment
+// in use even when the segment is gone. What the user may do, and a member's generation, are
+// checked for each page, so what is revoked holds from the next page on.
 //
-// Fetch answers one page. While there is nothing to read, it waits for wait_ms and then
-// answers a page without frames.
+// The client reads the file and does not map it: mapped memory may change after it was
+// verified, and accessing what is not there any more ends the process. If a descriptor does
+// not arrive, because the process has too many, or the bytes are not what the page says, the
+// client opens a consumer at its place and asks again, without in_file or without stored. The
+// server may answer with an ordinary page at any time: for segments that are open, damaged or
+// not whole, to clients that have not taken the descriptors before, and always on other
+// sockets. A server that does not know the field does so, too: no feature has to be agreed on.
 //
-// Subscribe has the server push pages as they come, each with the id of the Subscribe,
-// until CloseConsumer, after which Done answers it, or until it fails. The bytes of the
-// record frames pushed, with those between them, count against window until Credit gives them back. While any of it
-// is left a page may come, of as many bytes as are left or, where one record frame alone
-// has more, of that frame. A page without frames may come to say that the consumer has
-// caught up. A consumer with a subscription takes no Fetch.
+// The cursor of a page is the consumer's place behind it. It is opaque: a client stores it and
+// hands it back, to OpenConsumer, or to Commit, which makes it the place of a group. Without
+// reset, Commit never moves a group back.
+//
+// Fetch returns one page. While there is nothing to read it waits, for wait_ms at most, and
+// then returns a page without frames.
+//
+// Subscribe makes the server push pages as they come, each with the id of the Subscribe. It
+// ends with CloseConsumer, after which it is answered with Done, or when it fails. The bytes
+// of the record frames that were pushed, and those between them, count against window until
+// Credit gives them back. While any of the window is left, a page may come: of as many bytes
+// as are left or, if a single record frame has more, of that frame. A page without frames may
+// come to say that the consumer has caught up. A consumer with a subscription accepts no
+// Fetch.
 //
 // # Groups with members
 //
-// Members of a group share a topic's ranges: each range has one member that reads it. A
-// program joins under a name, with an instance that it draws at random when it starts.
-// Joining again with the same instance changes nothing; another instance takes the
-// place of the one before. The Assignment says which ranges are the member's, in which
-// generation of the group, and it is told anew by every Heartbeat. The group gets a new
-// generation whenever anything about its members or ranges changes, and generations
-// only rise, also over restarts of the server.
+// Members of a group share a topic's ranges: each range is read by one of them. A program
+// joins under a name, with an instance that it draws at random when it starts. Joining again
+// with the same instance changes nothing; another instance takes the place of the one before.
+// The Assignment says which ranges are the member's, in which generation of the group; every
+// Heartbeat is answered with it, too. The group gets a new generation whenever anything about
+// its members or ranges changes. Generations only go up, also across restarts of the server.
 //
-// A Heartbeat says which generation the member has adopted: the last one in which it has
-// let go of all ranges that it does not have there. With wait_ms it is answered when
-// there is another generation than that, or the time is over. A range that an
-// Assignment does not have any more goes to its next member as soon as the member has
-// adopted that Assignment, and no sooner, but for members that take longer than
-// session_ms: so a member stops reading the range, commits what it has processed of it,
-// and sends a Heartbeat with the new generation. A member of which nothing is heard for
-// session_ms is out; its requests fail with unknown_member, and it may join again.
-// LeaveGroup gives up all ranges at once: what was processed is committed before it.
+// A Heartbeat says which generation the member has adopted: the last one in which it has let
+// go of all ranges that are not its own there. With wait_ms it is answered when there is a
+// newer generation, or when the time is over. A range that is missing in an Assignment goes
+// to its next member when the member before has adopted that Assignment, and not earlier,
+// unless that takes longer than session_ms. So a member stops reading the range, commits what
+// it has processed of it, and sends a Heartbeat with the new generation. A member that is
+// silent for session_ms is out: its requests fail with unknown_member, and it may join again.
+// LeaveGroup gives up all ranges at once; commit what was processed before.
 //
-// A member opens consumers with its name, the generation it knows and some or all of its
-// ranges, and from 0. They begin where the group is in each range, or where the cursor
-// is, if that is further: a cursor of an earlier consumer of the member keeps what it has
-// read and not committed. Such a consumer does not go on to what takes over a range's
-// keys when it was split or merged: the page behind its end names it in finished, and
-// when the group has committed its end, and that of the other half for a merge, the
-// ranges behind it are assigned.
+// A member opens consumers with its name, the generation it knows, some or all of its ranges,
+// and from 0. They begin where the group is in each range or, if that is further on, where
+// the cursor is: with the cursor of an earlier consumer, a member keeps what it has read and
+// not committed. When a range was split or merged, such a consumer does not go on to what
+// took over its keys: the page behind its end names it in finished. When the group has
+// committed that end, and that of the other half of a merge, the ranges behind it are
+// assigned.
 //
-// A member's Commit has its name and the generation that it knows. The cursor, of one of
-// its consumers, is made the group's place in the ranges that it names, which must be
-// the member's. stale_generation says that one is not: it is another's now, which goes on
-// where the group is. While a group has members, Commit without a member fails
-// with group_in_use, and so does DeleteGroup.
+// A member's Commit has its name and the generation that it knows. The cursor, of one of its
+// consumers, becomes the group's place in the ranges that it names, which must be the
+// member's. stale_generation says that one of them is not: it is another member's now, who
+// goes on where the group is. While a group has members, a Commit without a member fails with
+// group_in_use, and so does DeleteGroup.
 //
 // # Users
 //
 // What clients may do is granted to users: operations on topics, on groups, and on the
-// cluster, where everything else is. Producing and consuming, each Produce and each page,
-// takes what is granted at that moment; it fails with permission_denied, or with
-// not_authenticated where the user, or the token that was logged in with, is gone. To
-// consume as a group takes "consume" on the topic and on the group.
+// cluster, which stands for everything else. Every Produce and every page needs the grant at
+// that moment. Without it, it fails with permission_denied, or with not_authenticated if the
+// user, or the token that was used to log in, is gone. To consume as a group takes "consume"
+// on the topic and on the group.
 //
-// Requests 80 to 89 take "users" on the cluster, with which a user can grant himself
-// anything. "all" on the cluster is an administrator's, who may do everything. The secret
-// of a token is told in the answer to CreateToken and never again. ChangePassword is of
-// whoever is logged in: it takes his old password, which is as good as another login, and
-// counts like one.
+// Requests 80 to 89 need "users" on the cluster, with which a user can grant himself
+// anything. "all" on the cluster makes an administrator, who may do everything. The secret of
+// a token is in the answer to CreateToken and never told again. ChangePassword is for whoever
+// is logged in: it takes the old password, which is checked, and counted, like a login.
 //
-// A Produce over the quota of its user fails with rate_limited, which says when to try
-// again: a frame is taken whole while anything is left of the quota, and what it takes
-// beyond that is waited for. Logins are limited as well: each
-// address has some in a minute, and after wrong passwords a user is locked out where they
-// came from. Both fail with rate_limited.
+// A Produce over the quota of its user fails with rate_limited, which says when to try again.
+// While anything is left of the quota, a frame is accepted as a whole; what it takes beyond
+// that is made up for by waiting longer. Logins are limited as well: each address has some
+// per minute, and after wrong passwords a user is locked out at the address they came from.
+// Both fail with rate_limited.
 //
 // # Errors
 //
-// A failure says code, what happened in words for people, and with retry_after_ms when to
-// try again at the earliest. Bit 15 of a code is set if the same request may succeed
-// later. A client takes a code that it does not know by that bit.
+// A failure has a code, what happened in words for people, and with retry_after_ms the
+// earliest time to try again. Bit 15 of a code is set if the same request may succeed later.
+// A client judges a code that it does not know by that bit.
 //
 //	     1 malformed             the frame or message breaks a rule of this page
 //	     2 unknown_key           the server does not have this request
@@ -348,10 +352,10 @@
 //
 // # Compatibility
 //
-// Within a version a table only ever gets fields at its end, and keys, codes and
-// features get numbers that were never used. Who reads passes over fields that it does
-// not know, and takes those that are missing as 0, empty or false; a missing table as one
-// with nothing in it. So either side may be the older one. Whatever an older one must not
-// overlook is a bit of features, used only if both sides set it, or a new version. Head,
-// Hello and HelloReply stay as they are in every version.
+// Within a version, tables only get new fields at their end, and keys, codes and features only
+// get numbers that were never used. A reader passes over fields that it does not know, and
+// takes missing ones as 0, empty or false, and a missing table as an empty one. So either
+// side may be the older one. What an older one must not overlook gets a bit of features,
+// which is used only if both sides set it, or a new version. Head, Hello and HelloReply stay
+// as they are in every version.
 package wire
