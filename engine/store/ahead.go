@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// What a scanner that reads ahead takes of the arena. Twice as much was slower by a
-	// tenth: it leaves the processor's cache before it is verified.
+	// aheadBytes is what a scanner that reads ahead takes of the arena. Twice as much was a
+	// tenth slower: the bytes leave the processor's cache before they are verified.
 	aheadBytes = 8 << 20
 	cellBytes  = 1 << 20 // one of its reads
 	leadMax    = aheadBytes / 2
 )
 
-// ahead is a scanner's read-ahead. Its slab is a lead and then cells, side by side,
-// that hold consecutive parts of the file, so a frame is one piece of memory even
-// across cells. Where the file wraps from the last cell to the first, the start of
-// the frame is copied to the lead in front of the first cell: once in a lap. The
-// lead is as long as the longest frame met so far, and a cell at least.
+// ahead is a scanner's read-ahead. Its slab is a lead followed by cells, side by side, which
+// hold consecutive parts of the file; so a frame is one piece of memory even across cells.
+// Where the file wraps from the last cell to the first, once in a lap, the start of the
+// frame is copied to the lead in front of the first cell. The lead is as long as the longest
+// frame so far, and at least one cell.
 type ahead struct {
 	slab  []byte
 	lead  int
 	cells []cell
-	first int64 // file position of what lies, or will lie, in the first cell in this lap
+	first int64 // file position of what lies, or will lie, in the first cell during this lap
 	limit int64 // the file ends here
 	next  int64 // file position of the next read to start
 	turn  int   // the cell it goes to
@@ -38,7 +38,7 @@ type cell struct {
 	busy bool        // a read is in flight
 }
 
-// lap is the file position where the cells begin again.
+// lap is the file position at which the first cell comes again.
 func (a *ahead) lap() int64 { return a.first + int64(len(a.cells)*cellBytes) }
 
 // cell is the memory of a cell.
@@ -52,10 +52,10 @@ func (a *ahead) cell(i int) []byte {
 // are frames too long for it.
 func (sc *Scanner) runAhead(n int, end int64) (b []byte, ok bool, err error) {
 	if sc.longest = max(sc.longest, n); sc.longest > leadMax {
-		return nil, false, nil // or what was read ahead would be thrown away for each of them
+		return nil, false, nil // else each such frame would throw away what was read ahead
 	}
-	// Begun again over a hole, to where nothing is being read yet, and for a frame
-	// longer than any before.
+	// Begin again behind a hole that ends where nothing is being read yet, and for a frame
+	// that is longer than any before.
 	if a := sc.ahead; a != nil && (sc.pos > a.lap() || n > a.lead) {
 		sc.stopAhead()
 	}
@@ -75,8 +75,8 @@ func (sc *Scanner) runAhead(n int, end int64) (b []byte, ok bool, err error) {
 		sc.stopAhead() // the next call reads again
 		return nil, false, err
 	}
-	// The window ends with the last cell that n reaches into, so that every cell the
-	// scanner is done with is being read into again before it waits for another.
+	// The window ends with the last cell that n reaches into. So every cell that the scanner
+	// is done with is being refilled before the scanner waits for another one.
 	at := int64(a.lead) - a.first
 	sc.win, sc.winPos = a.slab[at+sc.pos:at+to], sc.pos
 	return sc.win, true, nil
@@ -127,8 +127,8 @@ func (sc *Scanner) refill() {
 	}
 }
 
-// ready waits for the cells that hold the file up to end, and says how far it can be
-// read in them: end at least.
+// ready waits for the cells that hold the file up to end, and says how far the file can be
+// read in them, which is end at least.
 func (sc *Scanner) ready(end int64) (to int64, err error) {
 	a := sc.ahead
 	to = end
@@ -153,8 +153,8 @@ func (sc *Scanner) ready(end int64) (to int64, err error) {
 	return to, nil
 }
 
-// wrapAround goes on from the last cell to the first: what is left in the last
-// ones becomes the lead.
+// wrapAround goes on from the last cell to the first: what is left in the last ones is copied
+// to the lead.
 func (sc *Scanner) wrapAround(lap int64) error {
 	a := sc.ahead
 	if _, err := sc.ready(lap); err != nil {

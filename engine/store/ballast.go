@@ -8,17 +8,17 @@ import (
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
-// Before the last segment of a range is deleted its successor gets a file, which
-// carries on what is known of the producers. Somebody else may have taken the reserve
-// too, and then all that the tree has left is the ballast: a file that is there to be
-// removed, with room for a successor's header and producers.
+// Before the last segment of a range is deleted, its successor gets a file, which takes over
+// what is known of the producers. If somebody else has filled the reserve, too, all that is
+// left for that is the ballast: a file that exists to be removed, with room for a successor's
+// header and producers.
 const (
 	ballastName  = "space.ballast"
 	ballastBytes = 256 << 10
 )
 
-// keepBallast makes the ballast, if it is not there and space is not short. What a
-// crash left of it counts for what it is.
+// keepBallast makes the ballast, if it is not there and space is not short. It completes one
+// that a crash left unfinished.
 func (s *Store) keepBallast() {
 	if s.full.Load() || s.ballast.Load() {
 		return
@@ -42,8 +42,8 @@ func (s *Store) keepBallast() {
 	}
 }
 
-// dropBallast gives the ballast's space back, and says whether there was any. An
-// earlier process may have left one.
+// dropBallast gives the ballast's space back, and says whether there was one, perhaps of an
+// earlier process.
 func (s *Store) dropBallast() (dropped bool, err error) {
 	s.ballast.Store(false)
 	err = s.disk.Remove(ballastName)

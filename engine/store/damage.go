@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// DamageError is an ErrDamaged that was met in a segment's file, and what to do.
+// DamageError is an ErrDamaged with its place in a segment's file and what to do.
 type DamageError struct {
 	File string // its path
 	Byte int64  // where what is damaged begins
@@ -24,25 +24,25 @@ type DamageError struct {
 func (e *DamageError) Error() string {
 	why := e.Err.Error()
 	if f := (*record.FrameError)(nil); errors.As(e.Err, &f) {
-		why = "a frame is corrupt: " + f.Reason // the byte that it names is another count
+		why = "a frame is corrupt: " + f.Reason // without its byte, which counts from the frame's start
 	}
 	if e.Lent {
-		return fmt.Sprintf("%v at byte %d: %s: its producer changed it while it was written from memory that it lent, or it was damaged since: reads skip its records, and go on behind it: 'ringfence segment verify %s' says what else is; where the device is to blame put the file back from a copy",
+		return fmt.Sprintf("%v at byte %d: %s: its producer changed it while it was written from shared memory, or it was damaged later; reads skip its records and go on behind it. 'ringfence segment verify %s' shows what else is damaged; if the device is to blame, put the file back from a copy",
 			ErrDamaged, e.Byte, why, e.File)
 	}
-	do := "put the file back from a copy, or give what is lost up with 'ringfence segment accept-loss'"
+	do := "put the file back from a copy, or give up what is lost with 'ringfence segment accept-loss'"
 	if e.Open != "" {
-		do = fmt.Sprintf("the segment is still written: close it with 'ringfence topic roll %s', or stop the process that writes it and open the directory again; then 'ringfence segment accept-loss' gives up what is lost", e.Open)
+		do = fmt.Sprintf("the segment is still written to: close it with 'ringfence topic roll %s', or stop the process that writes to it and open the directory again; then 'ringfence segment accept-loss' gives up what is lost", e.Open)
 	}
-	return fmt.Sprintf("%v at byte %d: %s: 'ringfence segment verify %s' says what else is; %s", ErrDamaged, e.Byte, why, e.File, do)
+	return fmt.Sprintf("%v at byte %d: %s: 'ringfence segment verify %s' shows what else is damaged; %s", ErrDamaged, e.Byte, why, e.File, do)
 }
 
 func (e *DamageError) Unwrap() []error { return []error{ErrDamaged, e.Err} }
 
-// mostFound is how many damaged stretches of a segment are told apart.
+// mostFound is how many damaged stretches of a segment are remembered.
 const mostFound = 64
 
-// findings are what was met of a segment's damage since it was opened.
+// findings are the damage of a segment that was met since it was opened.
 type findings struct {
 	mu   sync.Mutex // guards the following; innermost
 	list []finding  // mostFound at most
@@ -54,8 +54,8 @@ type finding struct {
 	err error
 }
 
-// note puts damage on record that a read met: the log and the counts hear of each stretch
-// once. Any other error is none of its concern.
+// note records damage that a read met; each stretch is logged and counted once. It ignores
+// other errors.
 func (s *Segment) note(err error) {
 	if !errors.Is(err, ErrDamaged) {
 		return
@@ -84,8 +84,8 @@ func (s *Segment) note(err error) {
 	}
 }
 
-// suspect puts on record that a segment without records was found damaged at its start: it
-// may have held some. Its faults are told by who found them.
+// suspect records that a segment without records is damaged at its start: it may have had
+// some. Its faults are reported by whoever found them.
 func (s *Segment) suspect(v *segfile.Verdict) {
 	if v.State != segfile.Damaged || v.End.Offset != s.meta.Base || len(v.Faults) == 0 {
 		return
@@ -96,9 +96,9 @@ func (s *Segment) suspect(v *segfile.Verdict) {
 	s.found.list = append(s.found.list, finding{f.Byte, &DamageError{File: s.path(), Byte: f.Byte, Err: f}})
 }
 
-// Found is the first damage that was met in the segment since the store was opened and
-// that is no accepted loss by now, and the byte of the file where it begins; nil for none:
-// nobody has read it all, perhaps.
+// Found is the first damage that was met in the segment since the store was opened and whose
+// loss was not accepted since, with the byte of the file where it begins. nil means that none
+// was met: perhaps nobody has read all of it.
 func (s *Segment) Found() (at int64, err error) {
 	s.found.mu.Lock()
 	list := slices.Clone(s.found.list)
@@ -118,8 +118,8 @@ func (s *Segment) Found() (at int64, err error) {
 	return 0, nil
 }
 
-// reaches says whether damage that was met at a byte is a hole's: it may begin in the
-// padding before it, where the file was cut.
+// reaches says whether damage that was met at a byte belongs to a hole. It may begin in the
+// padding before the hole, if the file was cut there.
 func reaches(h segfile.Hole, at int64) bool {
 	return h.Position <= roundUp64(at, disk.Block) && at < h.Position+h.Length
 }

@@ -12,31 +12,31 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// A foreign frame is written from memory that another process can change at any time:
-// before the device reads it, while it does, and after. So its header is stamped from
-// what was verified and kept, and when the write is done memory and what was verified are
-// compared. What differs was never there for readers: it is overwritten by a void frame,
-// durably, before anything from it on counts as durable or is answered.
+// A foreign frame is written from memory that another process can change at any time: before
+// the device reads it, while it does, and after. So the frame's header is stamped from what
+// was verified and kept. When the write is done, the memory is compared with what was
+// verified. A frame that differs is never shown to readers: a void frame durably takes its
+// place, before anything from it on counts as durable or is answered.
 //
-// Frames that the same producer sent behind it turn void too, and are answered as ones
-// that miss a frame before them. Otherwise they would be stored without it, and it would
-// be taken for stored when it is sent again. They go first: a power cut in between leaves
-// the changed frame, at which recovery ends, or, where only the memory was changed, an
-// ordinary one that was not acknowledged.
+// Frames that the same producer sent behind it turn void too, and are answered as missing a
+// frame before them: if they were stored without it, it would look like a repeat when it is
+// sent again. They are overwritten first, from the last to the changed one. So a power cut in
+// between leaves the changed frame, at which recovery ends; or, if only the memory was
+// changed and not what was written, an ordinary frame that was not acknowledged.
 //
-// What this cannot see is memory that was changed and changed back while the device read
-// it, so the header says that the frame was lent (record.FlagLent). Where its payload does
-// not verify, that is damage to be told, but of this producer's records alone: readers go
-// on behind it with a skip (Scanner), and what it says of its producer holds, for the
-// header was written from memory of our own. A start that
-// finds such damage behind what was proved durable takes all from there on for torn, so
-// what others send starts only once a foreign frame is durable (behindStranger).
+// The comparison cannot see memory that was changed and changed back while the device read
+// it. So the header says that the frame was lent (record.FlagLent). If its payload does not
+// verify later, that is damage to be reported, but only of this producer's records: readers
+// go on behind it with a skip (Scanner). What its header says of its producer still holds,
+// because the header was written from memory of our own. A start that finds such damage
+// behind what was proved durable takes everything from there on for torn. So while a foreign
+// frame is not durable, what others send does not start (behindStranger).
 //
-// A frame that is copied before it is written, as one that is compressed or trimmed, is not
-// lent any more, and a void frame never was.
+// A frame that is copied before it is written, because it is compressed or trimmed, is not
+// lent any more; and a void frame never was.
 
-// stampForeign makes a, whose offset is known, what f writes: the header goes to memory
-// that is not looked at for it.
+// stampForeign makes a, whose offset is known now, the frame that f writes. Its header is
+// written to the foreign memory, but kept in our own, and never read back.
 func (f *flush) stampForeign(a *Append) {
 	f.lent = a
 	a.head.Flags = record.FlagLent
@@ -45,22 +45,22 @@ func (f *flush) stampForeign(a *Append) {
 	copy(a.Frame, a.stamp[:])
 }
 
-// private is a copy of a's frame that nobody can change, with the header that was
-// verified. The rest of it is to be verified again.
+// private is a copy of a's frame that nobody can change, with the header that was verified.
+// The rest of it has to be verified again.
 func (a *Append) private() []byte {
 	b := slices.Clone(a.Frame)
 	a.head.Put(b, 0)
 	return b
 }
 
-// examine looks, on the reaper, whether what was written is still what it was.
+// examine compares, on the reaper, the memory of a lent frame with what was verified.
 func (f *flush) examine() {
 	if f.op.Err != nil || f.mending != nil {
 		return
 	}
 	mem := f.op.Buf
 	if f.seg.watch.tailing() {
-		f.kept = slices.Clone(mem) // what readers get is what was compared
+		f.kept = slices.Clone(mem) // readers get the very bytes that are compared
 		mem = f.kept
 	}
 	n := len(f.lent.Frame)
@@ -70,25 +70,25 @@ func (f *flush) examine() {
 	}
 }
 
-// mending overwrites what was changed, one write after another, from the last to the
-// first. It belongs to the first flush of a segment that was changed, in whose place its
-// writes are done, and to the submitter while they are made.
+// mending overwrites what was changed, one write after another, from the last to the first.
+// It belongs to the first changed flush of a segment, whose operation makes the writes, and
+// to the submitter while they are prepared.
 type mending struct {
-	flushes []*flush // with frames that turn void, in their order; those before due are to be written
+	flushes []*flush // those with frames that turn void, in order; those before due are still to be written
 	due     int
-	left    int    // bytes of the next one's foreign memory that were not overwritten
-	slab    []byte // what foreign memory is overwritten from
+	left    int    // bytes of the current one's foreign memory that are not overwritten yet
+	slab    []byte // zeros and the void header, to overwrite foreign memory with
 
-	buf []byte // what the flush had written, and where
+	buf []byte // what the flush itself had written, and where
 	off int64
 }
 
-// startMending begins to mend s, whose first flush was changed, once nothing of it is in
+// startMending begins to mend s, whose first flush was changed, as soon as nothing of s is in
 // flight. mu is held.
 func (sh *shard) startMending(s *Segment) {
 	for _, f := range s.flushes.all() {
 		if !f.settled {
-			return // the last one to settle comes here again
+			return // the last one to settle calls this again
 		}
 	}
 	f := s.flushes.peek()
@@ -132,7 +132,7 @@ func (f *flush) mend() bool {
 	return true
 }
 
-// room sees to memory to overwrite with: as much as is needed, or what there is.
+// room gets memory to overwrite with: as much as is needed, or as much as there is.
 func (m *mending) room(arena *disk.Arena) bool {
 	for n := m.left; m.slab == nil && n >= disk.Block; n = roundUp(n/2, disk.Block) {
 		m.slab, _ = arena.Alloc(n)
@@ -150,9 +150,9 @@ var errNoMemory = errors.New("no memory to overwrite a frame that was changed")
 // (behindStranger), or has no producer.
 func (f *flush) condemn() {
 	s := f.seg
-	lost := false // a frame with sequences: what has some and is behind it goes with it
+	lost := false // a frame with sequences was changed: all behind it that have some turn void, too
 	var heads []record.Head
-	var at []*record.Head // where they are kept
+	var at []*record.Head // where each of heads is from
 	for _, g := range s.flushes.all() {
 		if g.changed {
 			s.store.count.changed.Add(1)
@@ -193,8 +193,8 @@ func (f *flush) condemn() {
 	}
 }
 
-// tellChanged is the level at which a changed frame is told: one in a second is a warning,
-// for who changes frames may do so as often as it likes. All are counted.
+// tellChanged is the level at which a changed frame is logged: one warning per second at most,
+// because a process can change its frames as often as it likes. All are counted.
 func (s *Store) tellChanged() slog.Level {
 	now, last := s.opts.Now().UnixNano(), s.toldChanged.Load()
 	if now-last >= int64(time.Second) && s.toldChanged.CompareAndSwap(last, now) {
@@ -219,8 +219,8 @@ func (f *flush) void(salt uint64) {
 	}
 }
 
-// mended says whether all is overwritten, or a write has failed, which is the end of the
-// copy; else the next write is due. mu is held.
+// mended says whether everything is overwritten, or a write has failed, which ends the copy.
+// Otherwise the next write is due. mu is held.
 func (f *flush) mended() bool {
 	m, s := f.mending, f.seg
 	if f.op.Err == nil && m.due > 0 {

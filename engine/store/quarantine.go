@@ -12,8 +12,8 @@ import (
 
 const quarantineDir = "quarantine"
 
-// SetAside moves a file that nobody knows out of the way, where it takes part in
-// nothing. It is never deleted: an operator decides. Returns its new name.
+// SetAside moves a file that nobody knows to the quarantine directory and returns its new
+// name. It is never deleted: that is for an operator to decide.
 func (s *Store) SetAside(name string) (string, error) {
 	to, err := s.asideName(name)
 	if err == nil {
@@ -55,8 +55,8 @@ func (s *Store) asideName(name string) (string, error) {
 	return quarantineDir + "/" + to, nil
 }
 
-// SetAsideSegment does so with a segment that takes no more, that no metadata lists and
-// that nobody reads.
+// SetAsideSegment is SetAside for a segment that takes no more appends, that the metadata does
+// not list, and that nobody reads.
 func (s *Store) SetAsideSegment(id fence.SegmentID) (string, error) {
 	seg, err := s.Segment(id)
 	if err != nil {

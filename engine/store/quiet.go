@@ -1,12 +1,12 @@
 package store
 
-// A segment that is not written to for a moment is proved to its end: its pointer says,
-// durably, that all of it was there. What gets lost of it later is missed when a store
-// starts, the very last flush too, although nothing lies behind that. Without it nobody
-// could tell the loss from the end, or from a flush that a crash tore.
+// A segment that is not written to for a moment is proved to its end: its pointer records,
+// durably, that all of it was there. So the next start notices whatever is lost later, even
+// of the very last flush, behind which nothing lies. Without that record such a loss would
+// look like the end of the segment, or like a flush that a crash tore.
 
-// quietMost is how many pointers one look starts on a shard, so that appends do not wait
-// behind them. The next look has others.
+// quietMost is how many pointers one pass moves on a shard, so that appends do not wait behind
+// them. The next pass moves others.
 const quietMost = 16
 
 // proveQuiet proves the segments that were written to and were quiet since the last look.

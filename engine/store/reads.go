@@ -9,10 +9,10 @@ import (
 
 var errShortFile = errors.New("the file ends before its last record")
 
-// reads is the queue of the scanners that read ahead, apart from the shards', so that
-// a scan never waits behind an append. Nobody but those who wait for a read reaps: a
-// scanner that finds what it needs in memory wakes no other goroutine. They are as
-// many as slabs fit the arena, so all of them may look after each wait.
+// reads is the queue of the scanners that read ahead, apart from those of the shards, so that
+// a scan never waits behind an append. Only those who wait for a read reap: a scanner that
+// finds what it needs in memory wakes no other goroutine. There are no more such scanners
+// than slabs fit into the arena, so all of them may look again after each wait.
 type reads struct {
 	q   disk.Queue
 	sub sync.Mutex // makes one scanner at a time the submitter; held across Submit, never across a wait
@@ -54,7 +54,7 @@ func (r *reads) submit() {
 	r.sub.Unlock()
 }
 
-// until returns when done says so, which is asked again whenever reads were done.
+// until returns when done reports true; it is called again whenever reads were done.
 func (r *reads) until(done func() bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,8 +72,7 @@ func (r *reads) until(done func() bool) {
 	}
 }
 
-// stop lets the reads in flight end and closes the queue. What scanners want of it
-// later fails.
+// stop lets the reads in flight end and closes the queue; later reads fail.
 func (r *reads) stop() error {
 	r.until(func() bool {
 		idle := !r.reaping && r.q.InFlight() == 0

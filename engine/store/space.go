@@ -10,12 +10,12 @@ import (
 	"github.com/ringfence/ringfence/segfile/disk"
 )
 
-// Below the reserve, counting what was accepted and is not written yet, appends are
-// refused; what the reserve is for goes on: fences, deletes, and the files of segments
-// that a delete waits for.
+// When the free space, less what was accepted and is not written yet, is below the reserve,
+// appends are refused. What the reserve is for goes on: fences, deletes, and creating the
+// segments that a delete waits for.
 //
-// The space is looked at from time to time and, because a fast device fills any reserve
-// between two looks, whenever the segments have grown by an eighth of it.
+// The free space is read from time to time and, because a fast device can fill any reserve
+// between two such looks, whenever the segments have grown by an eighth of the reserve.
 
 // OutOfSpace says whether appends are refused for lack of space.
 func (s *Store) OutOfSpace() bool { return s.full.Load() }
@@ -28,8 +28,8 @@ func (s *Store) noSpace() error {
 	return fmt.Errorf("%w: %s has %d bytes free, and the reserve is %d", ErrOutOfSpace, s.opts.Dir, s.free.Load(), s.opts.ReserveBytes)
 }
 
-// watchSpace looks at the space from time to time, and makes some when it is short. It is
-// the clock of proveQuiet, too.
+// watchSpace looks at the free space from time to time, and makes some when it is short. It
+// also calls proveQuiet.
 func (s *Store) watchSpace() {
 	t := time.NewTicker(s.opts.SpaceEvery)
 	defer t.Stop()
@@ -51,8 +51,8 @@ func (s *Store) watchSpace() {
 	}
 }
 
-// noteSpace hears of a failed write. When it was for lack of space, appends are
-// refused until the next look, so that one copy fails and not one after another.
+// noteSpace is told of a failed write. If it failed for lack of space, appends are refused
+// until the next look, so that one copy fails and not one after another.
 func (s *Store) noteSpace(err error) {
 	if !errors.Is(err, disk.ErrNoSpace) {
 		return
@@ -62,7 +62,7 @@ func (s *Store) noteSpace(err error) {
 	s.wantSpace()
 }
 
-// wantSpace has the pool shrunk.
+// wantSpace asks watchSpace to shrink the pool.
 func (s *Store) wantSpace() {
 	select {
 	case s.tight <- struct{}{}:
@@ -70,16 +70,16 @@ func (s *Store) wantSpace() {
 	}
 }
 
-// shrinkPool gives the space of retired files back: on a full file system it is
-// worth more than faster writes.
+// shrinkPool gives back the space of retired files: on a full file system it is worth more
+// than faster writes.
 func (s *Store) shrinkPool() {
 	if err := s.pool.Shrink(0); err != nil {
 		s.log.Warn("cannot shrink the segment pool", "err", err)
 	}
 }
 
-// lookAtSpace looks, makes space when it is short, and takes appends again when it
-// is not any more.
+// lookAtSpace reads the free space, makes some when it is short, and lets appends in again
+// when it is not short any more.
 func (s *Store) lookAtSpace() {
 	if s.glance() {
 		s.shrinkPool()
@@ -100,8 +100,8 @@ func (s *Store) grown() {
 	}
 }
 
-// glance reads the free space, makes full say what it means, and says whether it is
-// short. It takes microseconds.
+// glance reads the free space, sets full accordingly, and says whether space is short. It
+// takes microseconds.
 func (s *Store) glance() (short bool) {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -122,7 +122,7 @@ func (s *Store) glance() (short bool) {
 	}
 	s.pool.Spare(lean)
 	if !full && s.doubt.Load() {
-		return false // full stays as it is until lookAtSpace has tried
+		return false // full stays as it is until lookAtSpace has tried to take space
 	}
 	s.full.Store(full)
 	s.tellSpace(full, free)
@@ -145,8 +145,8 @@ func (s *Store) tellSpace(full bool, free uint64) {
 	}
 }
 
-// owed is what the segments will take for what they have accepted. What they accept
-// from now on counts as grown.
+// owed is how much space the segments will take for what they have accepted. It also starts
+// the count of growth since the last look anew.
 func (s *Store) owed() (bytes uint64) {
 	for _, sh := range s.shards {
 		sh.mu.Lock()
@@ -160,8 +160,8 @@ func (s *Store) owed() (bytes uint64) {
 // probeName is a file that takes space to see whether there is any.
 const probeName = "space.probe"
 
-// canTake says whether so much can be had indeed: the free space that the file
-// system tells does not know of quotas.
+// canTake tries whether so much space can really be had: what the file system reports as free
+// ignores quotas.
 func (s *Store) canTake(bytes uint64) bool {
 	err := s.dropProbe()
 	if err == nil {
@@ -180,7 +180,7 @@ func (s *Store) probe(bytes int64) error {
 	}
 	err = f.Allocate(0, bytes)
 	if errors.Is(err, errors.ErrUnsupported) {
-		err = nil // the next write tells
+		err = nil // the next write will show
 	}
 	return errors.Join(err, f.Close())
 }
@@ -192,10 +192,9 @@ func (s *Store) dropProbe() error {
 	return nil
 }
 
-// claim notes that a frame of n bytes is on its way to s, and says whether the space
-// is to be looked at. What goes into blocks that the file has already takes none; what
-// goes beyond counts in whole blocks, as if every frame were a flush of its own. The
-// shard's mu is held.
+// claim notes that s has accepted a, and says whether to look at the free space. Blocks that
+// the file already has cost none; what goes beyond them counts in whole blocks, as if every
+// frame were a flush of its own. The shard's mu is held.
 func (s *Segment) claim(a *Append) (look bool) {
 	from := max(s.claimed, s.blocks)
 	s.claimed += int64(roundUp(len(a.Frame), disk.Block))

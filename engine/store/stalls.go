@@ -2,12 +2,12 @@ package store
 
 import "time"
 
-// A disk, or the kernel in front of it, may keep a write and never answer. What became of
-// it is not known then, so nobody is answered, nothing is written again, and who waits for
-// that segment goes on waiting, as does Close: the memory is the kernel's still. It is told,
-// for somebody to look at the machine.
+// A disk, or the kernel in front of it, may take a write and never answer. Then nobody knows
+// what became of it: no append is answered, nothing is written again, and whoever waits for
+// that segment goes on waiting, as does Close, because the kernel still has the memory. The
+// log says so, for somebody to look at the machine.
 
-// stallAfter is the time between two looks; a write that both find is late.
+// stallAfter is the time between two looks; a write that two looks in a row find is late.
 const stallAfter = 10 * time.Second
 
 func (s *Store) watchStalls() {
@@ -23,8 +23,8 @@ func (s *Store) watchStalls() {
 	}
 }
 
-// lookForStalls looks at every open segment, and tells of those whose first write was
-// there at the last look already.
+// lookForStalls looks at every open segment, and reports those whose first write was already
+// in flight at the last look.
 func (s *Store) lookForStalls() {
 	s.mu.Lock()
 	var open []*Segment
@@ -51,8 +51,8 @@ func (s *Store) lookForStalls() {
 	s.stalled.Store(int64(stalled))
 }
 
-// stalls says whether s waits for a write that it waited for when last asked, whether that
-// is new, and up to where the file is durable.
+// stalls says up to where the file is durable, whether s has waited for the same write since
+// the last look, and whether that is news.
 func (s *Segment) stalls() (at int64, late, news bool) {
 	s.shard.mu.Lock()
 	defer s.shard.mu.Unlock()

@@ -9,22 +9,23 @@ import (
 	"github.com/ringfence/ringfence/segfile/record"
 )
 
-// Stretch is whole frames of a fenced segment as they lie in its file, one behind
-// another, with the zeros between them. Only their heads were looked at.
+// Stretch is whole frames of a fenced segment as they lie in its file, one after another, with
+// the zeros between them. Only their heads were looked at.
 type Stretch struct {
 	File             *os.File // read through the page cache; the receiver closes it
 	Position, Length int64    // of the first frame, and up to the end of the last
-	Next             uint64   // offset behind the last
+	Next             uint64   // the offset after the last record
 
 	seg *Segment
 }
 
-// Give says whether a descriptor of File may be given to another process, for good: it
-// holds this segment alone and ever will. It is called while the file stays what it is.
+// Give says whether a descriptor of File may be given to another process for good: the file
+// holds only this segment, and will never hold anything else. Call it before the scanner's
+// next call.
 func (st *Stretch) Give() bool { return st.seg.give() }
 
-// give readies the segment's file for that, once. Where it cannot be, there is no second
-// try: reads through this process are as good.
+// give prepares the segment's file for that, once. If that fails it is not tried again: reads
+// through this process do as well.
 func (s *Segment) give() bool {
 	s.giving.Do(func() {
 		err := s.reader.Load().Give() // stretches have one
@@ -37,18 +38,18 @@ func (s *Segment) give() bool {
 }
 
 const (
-	// What is shorter is as well copied.
+	// stretchMin is the least that is worth it: copying less costs no more.
 	stretchMin = 64 << 10
-	// Heads of frames that are so close are read together.
+	// headsBytes is how close the heads of frames must be to be read together.
 	headsBytes = 16 << 10
 )
 
-// Stretch returns the next frames, up to most bytes of them but one at least, and moves
-// on behind them: the first holds the offset wanted next, neither a mark nor a void frame is
-// among them, and none is left out. ok is false, and nothing moved, where there is no such stretch:
-// Next says what there is instead, and what is wrong with it.
+// Stretch returns the next frames, about most bytes of them and at least one, and moves on
+// behind them. The first frame holds the offset that is wanted next; no frame is left out, and
+// no mark or void frame is among them. If there is no such stretch, ok is false and the
+// scanner has not moved: Next says what there is instead, or what is wrong.
 //
-// The file stays what it is until the scanner's next call: it is not recycled before.
+// The file is not reused before the scanner's next call.
 func (sc *Scanner) Stretch(most int64) (st Stretch, ok bool) {
 	s := sc.seg
 	commit, end := s.commit.Load(), s.durable.Load()
@@ -71,8 +72,9 @@ func (sc *Scanner) Stretch(most int64) (st Stretch, ok bool) {
 	return Stretch{File: f, Position: w.from, Length: w.to - w.from, Next: w.next, seg: s}, true
 }
 
-// buffered opens a fenced segment's file for reads through the page cache; nil where
-// that cannot be. The others are written, and those are not kept in step with writes.
+// buffered opens a fenced segment's file for reads through the page cache; nil if that is not
+// possible. Open segments are written with direct I/O, with which the page cache does not
+// keep in step.
 func (s *Segment) buffered() *os.File {
 	r := s.reader.Load()
 	if r == nil {
@@ -80,7 +82,7 @@ func (s *Segment) buffered() *os.File {
 	}
 	f, err := r.File()
 	if err != nil {
-		return nil // Next meets it, and says so
+		return nil // Next meets the same error, and reports it
 	}
 	b, ok := f.(disk.Buffered)
 	if !ok {
@@ -147,8 +149,8 @@ func (w *strider) run(most int64) {
 	}
 }
 
-// peek returns what is at pos, a head of it or more unless the file ends before: with the
-// heads behind it where frames are short, and alone where they are long.
+// peek returns what is at pos: a head at least, unless the file ends before. Where frames are
+// short it reads the heads behind it as well.
 func (w *strider) peek() []byte {
 	if in := w.pos - w.headsFrom; in >= 0 && in+record.HeaderSize <= int64(len(w.heads)) {
 		return w.heads[in:]
@@ -157,12 +159,12 @@ func (w *strider) peek() []byte {
 	if w.pos-w.last > headsBytes || w.to == 0 && len(w.heads) == 0 {
 		n = record.HeaderSize
 	}
-	got, _ := w.f.ReadAt(w.buf[:n], w.pos) // what cannot be read is no head
+	got, _ := w.f.ReadAt(w.buf[:n], w.pos) // what cannot be read counts as no head
 	w.heads, w.headsFrom = w.buf[:got], w.pos
 	return w.heads
 }
 
-// there says whether the file has all of what was found: a payload may be cut off.
+// there says whether the file has all that was found: the last payload may be cut off.
 func (w *strider) there() bool {
 	st, err := w.f.Stat()
 	return err == nil && st.Size() >= w.to

@@ -15,8 +15,8 @@ const tailBytes = 4 << 20
 // reaper adds, readers load an immutable snapshot: no lock between them.
 type tail struct {
 	snap  atomic.Pointer[[]chunk]
-	bytes int64 // of its chunks; of who adds
-	gone  int   // chunks in front of the snapshot, in the memory that it lies in; likewise
+	bytes int64 // of the chunks; used by add alone
+	gone  int   // chunks that were dropped, but still lie in front of the snapshot, in its memory; likewise
 }
 
 // chunk is one flush as it was written.
@@ -27,9 +27,9 @@ type chunk struct {
 
 // add appends a flush, in memory that nobody else has. One goroutine at a time calls it.
 //
-// A snapshot lies in the memory of the one before, and reaches one chunk further: a tail of
-// many small flushes is not copied for each. What was dropped stays with it for a while, an
-// eighth of the chunks at most.
+// A snapshot shares the memory of the one before and reaches one chunk further, so that a tail
+// of many small flushes is not copied for each of them. Chunks that were dropped stay in that
+// memory for a while: at most an eighth of all.
 func (t *tail) add(pos int64, data []byte) {
 	var list []chunk
 	if p := t.snap.Load(); p != nil {
@@ -77,15 +77,17 @@ type Watch struct {
 	ch chan struct{}
 }
 
-// Join says that somebody reads at the topic's tail until Leave: its newest
-// flushes are kept in memory meanwhile.
-func (w *Watch) Join()  { w.readers.Add(1) }
+// Join says that somebody reads the topic's tail until Leave: its newest flushes are kept in
+// memory meanwhile.
+func (w *Watch) Join() { w.readers.Add(1) }
+
+// Leave ends a Join.
 func (w *Watch) Leave() { w.readers.Add(-1) }
 
 func (w *Watch) tailing() bool { return w.readers.Load() > 0 }
 
-// Changed returns a channel that is closed at the next change. Take it, look for
-// records, then wait: nothing is missed.
+// Changed returns a channel that is closed at the next change. To miss nothing, take the
+// channel first, then look for records, then wait.
 func (w *Watch) Changed() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
