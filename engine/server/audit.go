@@ -63,13 +63,13 @@ func subject(key wire.Key, m any) (about string, ofOperators bool) {
 	case *wire.CreateTopic:
 		return m.Topic, true
 	case *wire.Topic:
-		return m.Topic, true
+		return m.Topic, key != wire.KeyRoute // which every producer asks for
 	case *wire.DescribeTopic:
 		return m.Topic, false
 	case *wire.SplitRange:
-		return m.Topic, true
+		return fmt.Sprintf("%s, range %d", m.Topic, m.Range), true
 	case *wire.MergeRanges:
-		return m.Topic, true
+		return fmt.Sprintf("%s, ranges %d and %d", m.Topic, m.A, m.B), true
 	case *wire.BindPolicy:
 		return m.Topic, true
 	case *wire.SetPolicy:

@@ -67,6 +67,28 @@ func TestPermissionEnds(t *testing.T) {
 	})
 }
 
+// What changes a topic is told with the ranges that it is about; what a producer asks for to
+// find its way is not told.
+func TestWhatIsAudited(t *testing.T) {
+	for _, tt := range []struct {
+		key         wire.Key
+		m           wire.Message
+		about       string
+		ofOperators bool
+	}{
+		{wire.KeyDeleteTopic, &wire.Topic{Topic: "a"}, "a", true},
+		{wire.KeyRollTopic, &wire.Topic{Topic: "a"}, "a", true},
+		{wire.KeyRoute, &wire.Topic{Topic: "a"}, "a", false},
+		{wire.KeySplitRange, &wire.SplitRange{Topic: "a", Range: 7}, "a, range 7", true},
+		{wire.KeyMergeRanges, &wire.MergeRanges{Topic: "a", A: 8, B: 9}, "a, ranges 8 and 9", true},
+		{wire.KeyOpenProducer, &wire.OpenProducer{Topic: "a"}, "a", false},
+	} {
+		if about, ofOperators := subject(tt.key, tt.m); about != tt.about || ofOperators != tt.ofOperators {
+			t.Errorf("%s: %q, %v; want %q, %v", tt.key, about, ofOperators, tt.about, tt.ofOperators)
+		}
+	}
+}
+
 // A frame is charged with its records and bytes before it is stored, and one that the
 // quota refuses is not stored, nor what is behind it.
 func TestSpend(t *testing.T) {
