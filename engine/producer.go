@@ -141,9 +141,9 @@ type taken struct {
 //
 // done, which may be nil, is called once, when the record is durable or has failed. Within
 // a range the calls come in the order of the records. done runs on an engine goroutine,
-// which others wait for: it must not block. What would wait there for the disk fails with
-// ErrOverloaded instead: Append and [Batch.Send] without room, and always Produce, Flush and
-// Close.
+// which others wait for: it must not block. Calls that would have to wait for the disk there
+// fail with ErrOverloaded instead: Append and [Batch.Send] if there is no room, and Produce,
+// Flush and Close always.
 func (p *Producer) Append(ctx context.Context, r Record, done func(Placement, error)) error {
 	if done == nil {
 		done = func(Placement, error) {}
