@@ -213,6 +213,48 @@ func TestDeleteTopicInUse(t *testing.T) {
 	}
 }
 
+// A deleted topic leaves no directory: it goes at once, or with the next start if somebody
+// was still reading a file in it.
+func TestDeleteTopicTakesItsDirectory(t *testing.T) {
+	for _, read := range []bool{false, true} {
+		dir := t.TempDir()
+		topics := func() int {
+			list, err := os.ReadDir(filepath.Join(dir, "log", "topics"))
+			must(t, err)
+			return len(list)
+		}
+		e := open(t, dir, Options{})
+		for _, topic := range []string{"gone", "kept"} {
+			newTopic(t, e, topic)
+			p := newProducer(t, e, ProducerOptions{Topic: topic})
+			for range 100 {
+				must(t, second(p.Produce(within(t), Record{Value: make([]byte, 10_000)})))
+			}
+			must(t, second(e.Roll(within(t), topic)))
+		}
+		c := newConsumer(t, e, ConsumerOptions{Topic: "gone", From: FromStart()})
+		if read {
+			must(t, second(c.Poll(within(t), 1)))
+		}
+		must(t, e.DeleteTopic(within(t), "gone"))
+		if n, left := topics(), 1; read && n != left+1 {
+			t.Errorf("%d directories, although a file is read: the test tests nothing", n)
+		} else if !read && n != left {
+			t.Errorf("%d directories of %d topics", n, left)
+		}
+		must(t, c.Close())
+		shut(t, e)
+		e = open(t, dir, Options{})
+		if n := topics(); n != 1 {
+			t.Errorf("%d directories of one topic after a start", n)
+		}
+		if n := len(readAll(t, e, "kept", FromStart())); n != 100 {
+			t.Errorf("%d records of the other topic", n)
+		}
+		shut(t, e)
+	}
+}
+
 // Poll on a topic that nobody ever wrote to ends when the topic does.
 func TestDeleteEmptyTopicUnderPoll(t *testing.T) {
 	e := open(t, t.TempDir(), Options{})

@@ -50,6 +50,7 @@ type found struct {
 // survey is what was found of every file.
 type survey struct {
 	seen   []outcome
+	empty  []string // directories of topics
 	report func(done, total int)
 
 	mu   sync.Mutex // guards the following and the segments
@@ -105,11 +106,11 @@ func (s *Store) survey(report func(done, total int)) (*survey, error) {
 	if err := s.lock(); err != nil {
 		return nil, err
 	}
-	files, err := s.listFiles()
+	files, empty, err := s.listFiles()
 	if err != nil {
 		return nil, err
 	}
-	r := &survey{seen: make([]outcome, len(files)), report: report, rec: &Recovery{}, dirs: map[string]*dirSync{}}
+	r := &survey{seen: make([]outcome, len(files)), empty: empty, report: report, rec: &Recovery{}, dirs: map[string]*dirSync{}}
 	err = s.each(len(files), func(i int) error {
 		o, err := s.lookAt(files[i])
 		if err != nil {
@@ -128,6 +129,9 @@ func (s *Store) survey(report func(done, total int)) (*survey, error) {
 // several at a time.
 func (s *Store) recover(r *survey) error {
 	s.lookAtSpace() // a fence takes some
+	for _, dir := range r.empty {
+		_ = s.disk.Remove(dir) // an empty directory in the way is none
+	}
 	return s.each(len(r.seen), func(i int) error {
 		o := &r.seen[i]
 		if !o.unfinished() {
@@ -203,15 +207,15 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	}
 }
 
-// listFiles names everything in the topics' directories, and what lies beside them.
-func (s *Store) listFiles() ([]found, error) {
-	var files []found
+// listFiles names everything in the topics' directories, and what lies beside them. Those
+// that have nothing in them are of topics that were deleted, or that never had a record.
+func (s *Store) listFiles() (files []found, empty []string, err error) {
 	topics, err := s.disk.List(segfile.TopicsDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a new tree
+		return nil, nil, nil // a new tree
 	}
 	if err != nil {
-		return nil, fmt.Errorf("store: list topics: %w", err)
+		return nil, nil, fmt.Errorf("store: list topics: %w", err)
 	}
 	for _, t := range topics {
 		dir := segfile.TopicsDir + "/" + t.Name
@@ -221,11 +225,14 @@ func (s *Store) listFiles() ([]found, error) {
 		}
 		entries, err := s.disk.List(dir)
 		if ofProcess(err) {
-			return nil, fmt.Errorf("store: list %s: %w", dir, err)
+			return nil, nil, fmt.Errorf("store: list %s: %w", dir, err)
 		}
 		if err != nil { // the others can be read
 			files = append(files, found{name: dir, dir: true, err: err})
 			continue
+		}
+		if len(entries) == 0 {
+			empty = append(empty, dir)
 		}
 		for _, e := range entries {
 			if name := dir + "/" + e.Name; e.Dir || !segfile.IsLossRecord(name) {
@@ -233,7 +240,7 @@ func (s *Store) listFiles() ([]found, error) {
 			}
 		}
 	}
-	return files, nil
+	return files, empty, nil
 }
 
 // ofProcess says whether an error is none of a file but of the process, or the machine, that

@@ -240,11 +240,16 @@ func (s *Store) Watch(topic fence.TopicID) *Watch {
 	return w
 }
 
-// Forget drops the watch of a topic that is gone. Those who have it may go on using it.
+// Forget drops the watch of a topic that is gone, and its directory. Those who have the watch
+// may go on using it.
 func (s *Store) Forget(topic fence.TopicID) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.watches, topic)
+	s.mu.Unlock()
+	if s.enter() == nil {
+		defer s.leave()
+		_ = s.pool.RemoveTopic(topic) // somebody reads a file there: a start removes it later
+	}
 }
 
 // Delete removes a segment that is fenced, or that takes no more because a write to it
