@@ -30,6 +30,7 @@ import (
 //	active     not there                    sealed where it begins: it never took a record
 //	-          whole, of a deleted segment  removed: the process ended between the two
 //	-          any other                    set aside
+//	-          an empty directory           removed
 //
 // A segment that was left open and holds no record is removed again when nothing is lost
 // with it. Not one whose file is not there after a kill: it may have been taken away, and
@@ -114,6 +115,11 @@ func (e *Engine) reconcile(rec *store.Recovery) error {
 	}
 	r.Records, r.Unwritten = records.Load(), int(unwritten.Load())
 	e.setAsideUnknown(known, rec)
+	for _, topic := range rec.Empty {
+		if !known[segfile.Dir(topic)] {
+			e.store.Forget(topic)
+		}
+	}
 	return nil
 }
 

@@ -18,12 +18,13 @@ import (
 
 // Recovery is what Open found.
 type Recovery struct {
-	Fenced    int        // closed before: nothing to do
-	Recovered []Verdict  // left open by an earlier process, now fenced
-	Unfenced  []Verdict  // likewise, and there was no space for the fence: Segment.Fence tries again
-	Damaged   []FileNote // served to nobody as if complete; also what cannot be looked at, or closed, and then a topic's directory perhaps
-	Faulty    []FileNote // among Fenced and Recovered: readable, but not every byte is as it should be
-	Unknown   []FileNote // to be set aside (SetAside)
+	Fenced    int             // closed before: nothing to do
+	Recovered []Verdict       // left open by an earlier process, now fenced
+	Unfenced  []Verdict       // likewise, and there was no space for the fence: Segment.Fence tries again
+	Damaged   []FileNote      // served to nobody as if complete; also what cannot be looked at, or closed, and then a topic's directory perhaps
+	Faulty    []FileNote      // among Fenced and Recovered: readable, but not every byte is as it should be
+	Unknown   []FileNote      // to be set aside (SetAside)
+	Empty     []fence.TopicID // whose directory has nothing in it; to be dropped if they are gone (Forget)
 }
 
 // Verdict is one recovered segment.
@@ -50,7 +51,6 @@ type found struct {
 // survey is what was found of every file.
 type survey struct {
 	seen   []outcome
-	empty  []string // directories of topics
 	report func(done, total int)
 
 	mu   sync.Mutex // guards the following and the segments
@@ -110,7 +110,7 @@ func (s *Store) survey(report func(done, total int)) (*survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &survey{seen: make([]outcome, len(files)), empty: empty, report: report, rec: &Recovery{}, dirs: map[string]*dirSync{}}
+	r := &survey{seen: make([]outcome, len(files)), report: report, rec: &Recovery{Empty: empty}, dirs: map[string]*dirSync{}}
 	err = s.each(len(files), func(i int) error {
 		o, err := s.lookAt(files[i])
 		if err != nil {
@@ -129,9 +129,6 @@ func (s *Store) survey(report func(done, total int)) (*survey, error) {
 // several at a time.
 func (s *Store) recover(r *survey) error {
 	s.lookAtSpace() // a fence takes some
-	for _, dir := range r.empty {
-		_ = s.disk.Remove(dir) // an empty directory in the way is none
-	}
 	return s.each(len(r.seen), func(i int) error {
 		o := &r.seen[i]
 		if !o.unfinished() {
@@ -207,9 +204,9 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	}
 }
 
-// listFiles names everything in the topics' directories, and what lies beside them. Those
-// that have nothing in them are of topics that were deleted, or that never had a record.
-func (s *Store) listFiles() (files []found, empty []string, err error) {
+// listFiles names everything in the topics' directories, and what lies beside them, and the
+// topics whose directory has nothing in it.
+func (s *Store) listFiles() (files []found, empty []fence.TopicID, err error) {
 	topics, err := s.disk.List(segfile.TopicsDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil // a new tree
@@ -231,8 +228,8 @@ func (s *Store) listFiles() (files []found, empty []string, err error) {
 			files = append(files, found{name: dir, dir: true, err: err})
 			continue
 		}
-		if len(entries) == 0 {
-			empty = append(empty, dir)
+		if id, err := fence.ParseTopicID(t.Name); err == nil && len(entries) == 0 {
+			empty = append(empty, id)
 		}
 		for _, e := range entries {
 			if name := dir + "/" + e.Name; e.Dir || !segfile.IsLossRecord(name) {
