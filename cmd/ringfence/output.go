@@ -147,8 +147,13 @@ func bytesText[T ~int64 | ~uint64 | ~int](n T) string {
 	return fmt.Sprintf("%.2f TiB", v)
 }
 
+// integer is what records, bytes and the like are counted in.
+type integer interface {
+	~int64 | ~uint64 | ~uint32 | ~uint8 | ~int
+}
+
 // countText groups a number's digits in threes.
-func countText[T ~int64 | ~uint64 | ~int](n T) string {
+func countText[T integer](n T) string {
 	s := fmt.Sprint(n)
 	if n < 0 {
 		return "-" + countText(-n)
@@ -159,7 +164,7 @@ func countText[T ~int64 | ~uint64 | ~int](n T) string {
 	return s
 }
 
-func plural[T ~int64 | ~uint64 | ~int](n T, one string) string {
+func plural[T integer](n T, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}

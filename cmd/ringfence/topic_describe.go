@@ -79,11 +79,16 @@ func detailJSON(d engine.TopicDetail) detailReport {
 	return r
 }
 
-func (a *app) printTopic(d engine.TopicDetail) {
-	policy := "no policy"
-	if d.Policy != "" {
-		policy = "policy " + d.Policy
+// boundText is the policy of a topic in a sentence.
+func boundText(t engine.TopicInfo) string {
+	if t.Policy == "" {
+		return "no policy"
 	}
+	return "policy " + t.Policy
+}
+
+func (a *app) printTopic(d engine.TopicDetail) {
+	policy := boundText(d.TopicInfo)
 	if d.PolicyMissing {
 		policy += ", which is not defined: nothing expires until it is, or the topic is bound elsewhere"
 	}

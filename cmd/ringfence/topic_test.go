@@ -8,6 +8,29 @@ import (
 	"testing"
 )
 
+// A script may create its topic each time that it runs: what exists is left as it is, and
+// the report says so.
+func TestCreateIfNotExists(t *testing.T) {
+	s := serveIt(t, "--data-dir", filepath.Join(t.TempDir(), "served"))
+	for _, where := range [][]string{{"--data-dir", filepath.Join(t.TempDir(), "data")}, {"--server", s.address(t)}} {
+		create := func(name string, flags ...string) []string {
+			return append(append([]string{"topic", "create", name}, flags...), where...)
+		}
+		if out := ok(t, "", create("a", "--bits", "1", "--if-not-exists")...); !strings.HasPrefix(out, "created topic a (") {
+			t.Errorf("%s: created: %s", where, out)
+		}
+		fails(t, exitConflict, `"a"`, "", create("a")...)
+		if out := ok(t, "", create("a", "--bits", "9", "--if-not-exists")...); !strings.HasPrefix(out, "topic a (") || !strings.HasSuffix(out, ") exists already, with 1 bit and no policy; it was left as it is\n") {
+			t.Errorf("%s: created again: %s", where, out)
+		}
+		first := parse[createReport](t, ok(t, "", create("b", "--if-not-exists", "--json")...))
+		again := parse[createReport](t, ok(t, "", create("b", "--if-not-exists", "--json")...))
+		if first.Existed || !again.Existed || first.ID == "" || first.ID != again.ID {
+			t.Errorf("%s: created twice: %+v, then %+v", where, first, again)
+		}
+	}
+}
+
 func TestTopics(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	in := func(args ...string) []string { return append(args, "--data-dir", dir) }
