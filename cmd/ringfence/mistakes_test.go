@@ -43,7 +43,7 @@ func TestN01MistakesInSettings(t *testing.T) {
 	sizes := []string{"much", "-1", "1", "8000000TiB"}
 	times := []string{"soon", "-5s", "0s"}
 	addresses := []string{"nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1:no such service"}
-	sockets := []string{long, plain, filepath.Dir(plain)}
+	sockets := []string{long, plain, filepath.Dir(plain), filepath.Join(t.TempDir(), "none", "socket"), filepath.Join(plain, "socket")}
 	users := []string{"root", "-1", "4294967295"}
 	yes := []string{"perhaps", ""}
 	mistakes := map[string][]string{

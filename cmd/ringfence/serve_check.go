@@ -113,7 +113,17 @@ func checkSocket(setting, path string) error {
 	if st, err := os.Lstat(path); err == nil && st.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("--%s %s: there is something of that name that is no socket: give another one, or remove it", setting, path)
 	}
+	if parent := filepath.Dir(path); noDir(parent) {
+		return fmt.Errorf("--%s %s: there is no directory %s for it: make it first, or give another path", setting, path, parent)
+	}
 	return nil
+}
+
+// noDir says that a directory is missing, or is something else. One that may not be looked
+// at can be there.
+func noDir(path string) bool {
+	st, err := os.Stat(path)
+	return errors.Is(err, os.ErrNotExist) || err == nil && !st.IsDir()
 }
 
 // isLoopback says whether only this machine reaches an address.
