@@ -285,7 +285,7 @@ func (e *Engine) assess(id fence.SegmentID, s *SegmentInfo) {
 			continue
 		}
 		s.Lost += h.Records
-		note := fmt.Sprintf("%d records from offset %d are damaged, at byte %d", h.Records, h.Offset, h.Position)
+		note := fmt.Sprintf("records [%d,%d) are damaged, at byte %d", h.Offset, h.Offset+h.Records, h.Position)
 		if h.Accepted {
 			s.GivenUp += h.Records
 			note += ", and their loss was accepted"

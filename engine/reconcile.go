@@ -183,8 +183,8 @@ func (e *Engine) compare(s *cp.Segment) {
 			e.givenUp.Store(s.ID, true)
 			return
 		}
-		why := fmt.Errorf("%w: file %s with %d records is missing: put it back from a copy, or give it up with 'ringfence segment accept-loss'",
-			ErrDamaged, e.pathOf(s.ID), s.Length)
+		why := fmt.Errorf("%w: file %s is missing, with records [%d,%d): put it back from a copy, or give it up with 'ringfence segment accept-loss'",
+			ErrDamaged, e.pathOf(s.ID), s.Start, s.Start+s.Length)
 		e.lose(file, s.ID, errors.Join(why, err))
 		return
 	}

@@ -22,7 +22,7 @@ func TestMissingSegmentFile(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if r := ringfence(t, "", in("consume", "t")...); r.code != exitDamaged || !strings.Contains(r.err, "accept-loss") {
+	if r := ringfence(t, "", in("consume", "t")...); r.code != exitDamaged || !strings.Contains(r.err, "is missing, with records [100,200): put it back") {
 		t.Errorf("reading it: %+v", r)
 	}
 	list := parse[[]topicReport](t, ok(t, "", in("topic", "ls", "--json")...))

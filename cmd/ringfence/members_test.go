@@ -109,6 +109,8 @@ func TestN02_ServeItWithTwoMembers(t *testing.T) {
 		return g.Lag == 0 && len(g.Ranges) == 2 && held["shop-1"] && held["shop-2"]
 	})
 
+	fails(t, exitConflict, `group "shop" has members (2): stop them first`, "", at("group", "delete", "clicks", "shop", "--yes")...)
+
 	// The second half is on its way when one of them is killed.
 	produced := make(chan ran, 1)
 	go func() {

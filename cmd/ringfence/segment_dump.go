@@ -109,7 +109,7 @@ func (p *dumper) frame(pos int64, h record.Head, b []byte) error {
 		return nil
 	}
 	if h.Void() {
-		return p.note("frame at byte %d is void: %d records from offset %d were not stored, because their producer changed them while they were written", pos, h.Count, h.Base)
+		return p.note("frame at byte %d is void: %s from offset %d not stored, because the producer changed what it sent while that was written", pos, plural(h.Count, "record"), h.Base)
 	}
 	batch, err := record.Verify(b, p.meta.Salt, &p.scratch)
 	if err != nil {
@@ -161,7 +161,7 @@ func (p *dumper) head(pos int64, h record.Head) error {
 	if p.json {
 		return json.NewEncoder(p.out).Encode(r)
 	}
-	what := fmt.Sprintf("%d records from %d, producer %s, sequences %d-%d after %d", r.Records, r.Base, r.Producer, r.FirstSeq, r.LastSeq, r.PrevSeq)
+	what := fmt.Sprintf("%s from %d, producer %s, sequences %d-%d after %d", plural(r.Records, "record"), r.Base, r.Producer, r.FirstSeq, r.LastSeq, r.PrevSeq)
 	switch {
 	case r.Mark:
 		what = "mark"
@@ -176,9 +176,9 @@ func (p *dumper) head(pos int64, h record.Head) error {
 
 func (p *dumper) hole(h segfile.Hole) error {
 	if h.Lent {
-		return p.note("frame at byte %d is damaged: %d records from offset %d are missing here, which reads skip: their producer changed them while they were written from its memory, or they were damaged since", h.Position, h.Records, h.Offset)
+		return p.note("frame at byte %d is damaged: %s from offset %d missing here, which reads skip: the producer changed its memory while it was written from there, or the file was damaged since", h.Position, plural(h.Records, "record"), h.Offset)
 	}
-	return p.note("%d bytes from byte %d cannot be read: %d records from offset %d are missing here", h.Length, h.Position, h.Records, h.Offset)
+	return p.note("%d bytes from byte %d cannot be read: %s from offset %d missing here", h.Length, h.Position, plural(h.Records, "record"), h.Offset)
 }
 
 // note goes to standard error, behind what was printed so far.

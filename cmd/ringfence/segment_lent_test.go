@@ -81,7 +81,7 @@ func TestDamagedLentFrame(t *testing.T) {
 	if rep.OK || rep.Accepted || len(rep.Problems) != 1 || rep.Problems[0].Byte != int64(frame) || len(rep.Holes) != 1 || !rep.Holes[0].Lent || rep.Records != uint64(400-h.Count) {
 		t.Errorf("verify --json: %+v", rep)
 	}
-	says(exitDamaged, "", []string{"segment", "dump", file}, "frame at "+where+" is damaged: "+n+" records from offset "+fmt.Sprint(h.Base)+" are missing here, which reads skip", "thing number 399")
+	says(exitDamaged, "", []string{"segment", "dump", file}, "frame at "+where+" is damaged: "+n+" records from offset "+fmt.Sprint(h.Base)+" missing here, which reads skip", "thing number 399")
 	says(exitOK, "", []string{"segment", "inspect", file}, "fenced")
 	skipped := "range 0: " + n + " offsets from " + fmt.Sprint(h.Base) + " on are gone"
 	says(exitOK, "", []string{"consume", "t", "--data-dir", dir}, skipped, "their producer damaged them")

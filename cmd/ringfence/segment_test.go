@@ -94,7 +94,7 @@ func TestSegmentInspectAndDump(t *testing.T) {
 	if out := ok(t, "", "segment", "dump", file); strings.Count(out, "\n") != 500 || !strings.Contains(out, `"user0"`) {
 		t.Errorf("dump as text: %.300s", out)
 	}
-	if out := ok(t, "", "segment", "dump", file, "--frames"); !strings.Contains(out, "mark") || !strings.Contains(out, "records from 0") {
+	if out := ok(t, "", "segment", "dump", file, "--frames"); !strings.Contains(out, "mark") || !strings.Contains(out, " from 0, producer ") {
 		t.Errorf("dump of frames: %s", out)
 	}
 }

@@ -88,3 +88,14 @@ func TestWhatIsSaidOfAFile(t *testing.T) {
 		})
 	}
 }
+
+// One record is not "1 records", and more are counted as everywhere else.
+func TestSegmentDumpCountsInWords(t *testing.T) {
+	for n, says := range map[int]string{1: "\t1 record from 0, producer ", 1200: " records from "} {
+		dir, _ := filled(t, n)
+		file := segments(t, dir)[0]
+		if out := ok(t, "", "segment", "dump", file, "--frames"); !strings.Contains(out, says) || strings.Contains(out, "\t1 records") {
+			t.Errorf("%d: %q is missing in: %s", n, says, out)
+		}
+	}
+}

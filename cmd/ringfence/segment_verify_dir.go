@@ -51,7 +51,7 @@ func (a *app) verifyDir(ctx context.Context) error {
 		return err
 	}
 	if locked {
-		fmt.Fprintf(a.err, "ringfence: another process has %s open: its files are checked as they lie there, and which were missing, or not what the metadata says, when it opened it 'ringfence topic describe' says, through that process\n", dir)
+		fmt.Fprintf(a.err, "ringfence: another process has %s open: its files are checked as they lie there. Which of them were missing, or were not what the metadata says, when that process opened the directory, 'ringfence topic describe' says, through the process\n", dir)
 	}
 	err = a.segmentVerify(ctx, files, false, missing, unfit)
 	if !a.json && ctx.Err() == nil && !locked {

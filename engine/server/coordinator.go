@@ -101,7 +101,7 @@ func (c *coordinator) join(now time.Time, key groupKey, identity, name string, i
 	m := g.members[name]
 	switch {
 	case m == nil && len(g.members) >= c.maxMembers:
-		return assignment{}, refusal(wire.CodeOverloaded, "topic %q: group %q has %d members, which is the most", key.topic, key.name, len(g.members))
+		return assignment{}, refusal(wire.CodeOverloaded, "topic %q: group %q has as many members as it may, %d", key.topic, key.name, len(g.members))
 	case m == nil:
 		m = &member{instance: instance}
 		g.members[name] = m

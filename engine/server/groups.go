@@ -201,7 +201,7 @@ func (s *groups) idle(topic, group string) error {
 	if g == nil || len(g.members) == 0 {
 		return nil
 	}
-	return refusal(wire.CodeGroupInUse, "topic %q: group %q has %d members: stop them first, or wait %s after they were killed",
+	return refusal(wire.CodeGroupInUse, "topic %q: group %q has members (%d): stop them first, or wait %s after they were killed",
 		topic, group, len(g.members), s.co.session)
 }
 
