@@ -10,7 +10,8 @@ type ProducerOptions struct {
 	// one. A program that sends the same records again, in the same order and under the
 	// same ID, after a crash or an error, stores each of them once. For that, a producer
 	// with an ID stops with ErrHalted at the first record that fails: a record stored after
-	// the failed one would make that one look stored, too.
+	// the failed one would make that one look stored, too. Whoever may produce to the topic
+	// can use the ID as well, and have the producer's later records taken for repeats.
 	ID uint64
 	// BatchBytes is the most that a batch takes, in memory and on disk: 4 KiB to
 	// MaxBatchBytes, and at most a quarter of the memory for batches. 0 means 256 KiB.
