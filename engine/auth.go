@@ -195,9 +195,13 @@ func (a *Authenticator) changed(user string) int64 {
 }
 
 // changePassword takes the old password as a login is taken, so that guessing it costs the
-// same.
+// same. Hashing takes a while: whoever got the name meanwhile keeps the password.
 func (a *Authenticator) changePassword(ctx context.Context, who server.Identity, l server.Login, password []byte) error {
-	if _, err := a.user(who); err != nil {
+	still := func() error {
+		_, err := a.user(who)
+		return err
+	}
+	if err := still(); err != nil {
 		return err
 	}
 	if _, err := a.authenticate(ctx, l); errors.Is(err, errWrong) {
@@ -208,7 +212,7 @@ func (a *Authenticator) changePassword(ctx context.Context, who server.Identity,
 	if len(password) == 0 {
 		return ofUser(who.User, fmt.Errorf("%w: it is empty", ErrInvalidPassword))
 	}
-	return a.e.PutUser(ctx, who.User, string(password), UserOptions{Replace: true})
+	return a.e.putUser(ctx, who.User, string(password), UserOptions{Replace: true}, still)
 }
 
 // check finds the user that a login is of. errWrong is all that a client is told.

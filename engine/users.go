@@ -24,6 +24,12 @@ import (
 // certificate. Errors: ErrInvalidUser, ErrInvalidPassword, ErrInvalidGrant,
 // ErrUserExists, ErrNoSuchUser, ErrLastAdministrator.
 func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptions) error {
+	return e.putUser(ctx, name, password, o, nil)
+}
+
+// putUser is PutUser if check, unless that is nil, allows it: no user is deleted between the
+// two.
+func (e *Engine) putUser(ctx context.Context, name, password string, o UserOptions, check func() error) error {
 	for _, err := range []error{api.CheckUser(name), api.CheckPassword(password), api.CheckGrants(o.Grants...)} {
 		if err != nil {
 			return ofUser(name, err)
@@ -37,7 +43,7 @@ func (e *Engine) PutUser(ctx context.Context, name, password string, o UserOptio
 		}
 		cmd.Hash = hash
 	}
-	return ofUser(name, e.changeAccess(ctx, cmd))
+	return ofUser(name, e.changeAccessIf(ctx, cmd, check))
 }
 
 // DeleteUser forgets a user with grants, tokens and quota. What his connections ask for
@@ -229,6 +235,11 @@ func (e *Engine) user(ctx context.Context, name string) (*cp.User, error) {
 
 // changeAccess proposes a command about users, which the frontend knows nothing of.
 func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
+	return e.changeAccessIf(ctx, cmd, nil)
+}
+
+// changeAccessIf is changeAccess if check, unless that is nil, allows it.
+func (e *Engine) changeAccessIf(ctx context.Context, cmd cp.Command, check func() error) error {
 	if err := e.enter(ctx); err != nil {
 		return err
 	}
@@ -239,6 +250,11 @@ func (e *Engine) changeAccess(ctx context.Context, cmd cp.Command) error {
 	} else {
 		e.access.change.RLock()
 		defer e.access.change.RUnlock()
+	}
+	if check != nil {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	known, err := e.accessNow()
 	if err == nil {
