@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +40,7 @@ type Authenticator struct {
 	attempts *attempts
 	locks    *lockouts
 	spent    *spending
+	said     *said
 	stats    authCounters
 }
 
@@ -76,7 +76,7 @@ func (e *Engine) Authenticator(o AuthOptions) *Authenticator {
 	if o.wall == nil {
 		o.wall = time.Now
 	}
-	a := &Authenticator{e: e, opts: o, attempts: newAttempts(), locks: newLockouts(), spent: newSpending()}
+	a := &Authenticator{e: e, opts: o, attempts: newAttempts(), locks: newLockouts(), spent: newSpending(), said: newSaid()}
 	e.access.guardedBy(a)
 	return a
 }
@@ -320,31 +320,6 @@ func (a *Authenticator) spend(who server.Identity, records, bytes int) error {
 		return err
 	}
 	return a.spent.charge(u, records, bytes, a.opts.instant())
-}
-
-// loggedIn writes a login, or the refusal of one, to the audit log.
-func (a *Authenticator) loggedIn(l server.Login, user string, err error) {
-	a.log("login", user, l.Remote, l.Connection, err, "mechanism", bounded(l.Mechanism))
-}
-
-// audit writes what a server tells of a request.
-func (a *Authenticator) audit(e server.Event) {
-	a.log(e.Request.String(), e.User, e.Remote, e.Connection, e.Err, "about", e.About)
-}
-
-func (a *Authenticator) log(what, user string, remote net.Addr, connection uint64, err error, more ...any) {
-	level, outcome := slog.LevelInfo, "done"
-	if err != nil {
-		level, outcome = slog.LevelWarn, "failed"
-		for _, is := range []error{errWrong, wire.CodePermissionDenied, wire.CodeNotAuthenticated, wire.CodeRateLimited} {
-			if errors.Is(err, is) {
-				outcome = "refused"
-			}
-		}
-		more = append(more, "error", err)
-	}
-	args := append([]any{"what", what, "user", bounded(user), "remote", remote.String(), "connection", connection, "outcome", outcome}, more...)
-	a.opts.Log.Log(context.Background(), level, "audit", args...)
 }
 
 // bounded is what a client calls itself, cut to what a user can be called.
