@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ringfence/ringfence/engine"
@@ -112,7 +114,7 @@ machines reach it takes --insecure as well.`,
 	fl.Var(&f.arena, "arena-size", "memory for records on their way, pinned")
 	fl.Var(&f.reserve, "reserve-size", "free space below which records are refused")
 	fl.IntVar(&f.maxConns, "max-connections", 10000, "connections at a time; no more than a quarter of the files that may be open")
-	fl.IntVar(&f.maxPerIP, "max-connections-per-ip", 1000, "of these from one address, or one user over Unix sockets")
+	fl.IntVar(&f.maxPerIP, "max-connections-per-ip", 1000, "of these from one address, or one user over Unix sockets; if not set, no more than three quarters of --max-connections")
 	fl.IntVar(&f.maxRequests, "max-requests", 256, "requests of one connection at a time")
 	fl.DurationVar(&f.idle, "idle-timeout", time.Minute, "a connection that sends nothing for so long is closed")
 	fl.DurationVar(&f.frameTime, "frame-timeout", 30*time.Second, "for one request to arrive whole")
@@ -166,6 +168,7 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) (err error) {
 	if err := d.bind(f); err != nil {
 		return err
 	}
+	f.boundConns(settings, log)
 	for _, s := range settings {
 		log.Info("setting", "name", s.Name, "value", s.Value, "source", s.Source)
 	}
@@ -204,6 +207,25 @@ func (a *app) serve(cmd *cobra.Command, f *serveFlags) (err error) {
 		return errors.Join(usageError{err}, d.engine.Close())
 	}
 	return d.run(cmd.Context())
+}
+
+// boundConns has the settings say how many connections there can be.
+func (f *serveFlags) boundConns(settings []setting, log *slog.Logger) {
+	of := func(name string) *setting {
+		return &settings[slices.IndexFunc(settings, func(s setting) bool { return s.Name == name })]
+	}
+	all, perIP := of("max-connections"), of("max-connections-per-ip")
+	o := server.Options{MaxConns: f.maxConns, MaxConnsPerIP: f.maxPerIP}
+	if perIP.Source == "default" {
+		o.MaxConnsPerIP = 0
+	}
+	asked := f.maxConns
+	f.maxConns, f.maxPerIP = o.ConnLimits()
+	if f.maxConns < asked && all.Source != "default" {
+		log.Warn("there can be fewer connections than max-connections says: they get a quarter of the files that the process may have open; raise that limit (ulimit -n, LimitNOFILE)",
+			"max-connections", asked, "connections", f.maxConns)
+	}
+	all.Value, perIP.Value = strconv.Itoa(f.maxConns), strconv.Itoa(f.maxPerIP)
 }
 
 func (f *serveFlags) logger(a *app) (*slog.Logger, error) {

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ringfence/ringfence/engine/wire"
 )
 
@@ -356,4 +358,41 @@ func certificates(t *testing.T, dir, name string) (cert, key string, pool *x509.
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	return cert, key, pool
+}
+
+// The settings are told as they hold: where few files may be open, there are few connections,
+// and one address does not get all of them.
+func TestServeTellsHowManyConnections(t *testing.T) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := was
+	few.Cur = 400
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Skip(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, c := range []struct {
+		args       string
+		all, perIP string
+		warns      bool
+	}{
+		{"", "100", "75", false},
+		{"--max-connections 40", "40", "30", false},
+		{"--max-connections 4000 --max-connections-per-ip 99", "100", "99", true},
+		{"--max-connections-per-ip 500", "100", "100", false},
+	} {
+		s := serveIt(t, append([]string{"--data-dir", filepath.Join(t.TempDir(), "d")}, strings.Fields(c.args)...)...)
+		s.address(t)
+		all, perIP := s.find(t, `name=max-connections value=(\S+)`), s.find(t, `name=max-connections-per-ip value=(\S+)`)
+		if warned := strings.Contains(s.log.String(), "fewer connections"); all != c.all || perIP != c.perIP || warned != c.warns {
+			t.Errorf("%q: %s connections, %s of one address, warned %t", c.args, all, perIP, warned)
+		}
+		s.end(t)
+	}
 }

@@ -53,7 +53,8 @@ type Options struct {
 
 	MaxConns int // connections at a time; 0 means 10000. No more than a quarter of the files that the process may have open
 	// MaxConnsPerIP is how many of these may be from one address, an IPv6 network of 64
-	// bits, or one user of this host over Unix sockets; 0 means 1000.
+	// bits, or one user of this host over Unix sockets; 0 means 1000, and no more than
+	// three quarters of MaxConns: one place must not keep all others out.
 	MaxConnsPerIP int
 	MaxRequests   int // requests of a connection not answered yet; 0 means 256. More wait in its socket
 	MaxHandles    int // producers and consumers of a connection; 0 means 256
@@ -164,6 +165,12 @@ func fileLimit() int {
 	return int(min(max(l.Cur, 64), 1<<20))
 }
 
+// ConnLimits are what MaxConns and MaxConnsPerIP come to, where they are not below 0.
+func (o Options) ConnLimits() (all, perIP int) {
+	all = min(cmp.Or(o.MaxConns, 10000), fileLimit()/4)
+	return all, min(cmp.Or(o.MaxConnsPerIP, min(1000, all-all/4)), all)
+}
+
 func (o Options) withDefaults() (Options, error) {
 	if o.Mechanisms == nil {
 		o.Mechanisms = []string{"password", "token"}
@@ -171,8 +178,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	o.MaxConns = min(cmp.Or(o.MaxConns, 10000), fileLimit()/4)
-	o.MaxConnsPerIP = cmp.Or(o.MaxConnsPerIP, 1000)
+	o.MaxConns, o.MaxConnsPerIP = o.ConnLimits()
 	o.MaxRequests = cmp.Or(o.MaxRequests, 256)
 	o.MaxHandles = cmp.Or(o.MaxHandles, 256)
 	o.ConnBytes = cmp.Or(o.ConnBytes, 32<<20)

@@ -124,3 +124,18 @@ func TestConnectionsLeaveFiles(t *testing.T) {
 		w.dial().closed(wire.CodeTooManyConnections)
 	})
 }
+
+// One place does not get all connections that there may be, unless it is told to.
+func TestConnectionsOfOnePlace(t *testing.T) {
+	for _, tt := range []struct{ o, want Options }{
+		{Options{MaxConns: 1}, Options{MaxConns: 1, MaxConnsPerIP: 1}},
+		{Options{MaxConns: 5}, Options{MaxConns: 5, MaxConnsPerIP: 4}},
+		{Options{MaxConns: 20, MaxConnsPerIP: 20}, Options{MaxConns: 20, MaxConnsPerIP: 20}},
+		{Options{MaxConns: 20, MaxConnsPerIP: 30}, Options{MaxConns: 20, MaxConnsPerIP: 20}},
+	} {
+		o, err := tt.o.withDefaults()
+		if err != nil || o.MaxConns != tt.want.MaxConns || o.MaxConnsPerIP != tt.want.MaxConnsPerIP {
+			t.Errorf("%d and %d come to %d and %d, %v", tt.o.MaxConns, tt.o.MaxConnsPerIP, o.MaxConns, o.MaxConnsPerIP, err)
+		}
+	}
+}
