@@ -63,6 +63,7 @@ type conn struct {
 	}
 
 	// Of the reader.
+	shaking    *shaking // nil without TLS
 	br         *bufio.Reader
 	enterBy    time.Time // when it must be logged in
 	greeted    bool
@@ -94,8 +95,11 @@ func (c *conn) serve() {
 	c.enterBy = time.Now().Add(c.s.opts.LoginTimeout)
 	c.readUntil(c.enterBy)
 	ctx, stop := context.WithDeadline(c.ctx, c.enterBy)
-	nc, err := c.s.secured(ctx, c.nc)
+	nc, err := c.secured(ctx)
 	stop()
+	if c.shaking != nil {
+		defer c.shaking.giveBack()
+	}
 	if err != nil {
 		c.s.count.cutOff.Add(1)
 		log.Debug("connection ended: TLS handshake failed", "error", err)

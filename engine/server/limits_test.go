@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,9 +11,11 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -463,4 +466,62 @@ func TestCodes(t *testing.T) {
 			t.Errorf("%v: told %v, want %s", err, got, want)
 		}
 	}
+}
+
+// Who sends much and does not log in has memory of the server's heap, or is cut off where
+// that is gone; a usual handshake needs none of it.
+func TestHandshakeHasNoMemoryOfItsOwn(t *testing.T) {
+	leakFree(t)
+	cert, pool := selfSigned(t)
+	w := newWorld(t, Options{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}})
+	defer w.stop()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- w.server.Serve(l) }()
+	begin := func() net.Conn { // a hello of 60,000 bytes, in records of 10,000, without its end
+		nc, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		record := append([]byte{22, 3, 1, 10000 >> 8, 10000 & 0xff}, make([]byte, 10000)...)
+		first := bytes.Clone(record)
+		copy(first[5:], []byte{1, 0, 60000 >> 8, 60000 & 0xff})
+		if _, err := nc.Write(append(first, bytes.Repeat(record, 5)...)); err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			t.Fatal(err)
+		}
+		return nc
+	}
+	heap := func(ok func(int64) bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); !ok(w.server.Stats().HeapBytes); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d bytes are taken", w.server.Stats().HeapBytes)
+			}
+		}
+	}
+	one := begin()
+	heap(func(n int64) bool { return n > 100000 })
+	one.Close()
+	heap(func(n int64) bool { return n == 0 })
+
+	all := w.server.opts.TotalBytes
+	w.server.heap.give(-all)
+	if _, err := begin().Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("it goes on without memory: %v", err)
+	}
+	nc, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "ringfence.test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, nc: nc}
+	c.hello()
+	nc.Close()
+	w.server.heap.give(all)
+	heap(func(n int64) bool { return n == 0 })
+	l.Close()
+	<-served
 }

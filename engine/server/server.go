@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -260,14 +259,4 @@ func (s *Server) Stats() Stats {
 func (s *Server) plain(nc net.Conn) bool {
 	_, local := nc.(*net.UnixConn)
 	return local || s.opts.TLS == nil
-}
-
-// secured is the connection to speak on: nc itself, or TLS over it once both sides have
-// shaken hands.
-func (s *Server) secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
-	if s.plain(nc) {
-		return nc, nil
-	}
-	t := tls.Server(nc, s.opts.TLS)
-	return t, t.HandshakeContext(ctx)
 }
