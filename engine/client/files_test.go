@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -329,4 +330,29 @@ func files(t *testing.T) (n int) {
 		}
 	}
 	return n
+}
+
+// Whoever has no descriptor left for the memory hears of that, and not that the server is none.
+func TestNoDescriptorForTheMemory(t *testing.T) {
+	w := newFake(t)
+	w.on = func(s *fakeConn, h wire.Head, _, _ []byte) bool {
+		if h.Key != wire.KeyAttach {
+			return false
+		}
+		s.answer(h, &wire.AttachReply{ArenaBytes: 1 << 20, Slots: 64, Layout: shm.Version}, nil)
+		return true
+	}
+	o := Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: 10 * time.Second}
+	o.dial = func(context.Context) (net.Conn, error) {
+		mine, theirs := socketPair(t)
+		w.accept(mine)
+		return theirs, nil
+	}
+	c, err := newClient("unix:/fake", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.connect(t.Context(), sharing); !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("connecting: %v", err)
+	}
 }

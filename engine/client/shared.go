@@ -91,7 +91,10 @@ func (c *Client) attach(nc *steady, in *bufio.Reader, to *conn) error {
 		return err
 	}
 	r := msg.(*wire.AttachReply)
-	if file == nil || r.Layout != shm.Version || r.ArenaBytes > shm.MaxArena || r.Slots > shm.MaxSlots {
+	if file == nil && r.Layout == shm.Version {
+		return fmt.Errorf("%w: no file of the memory came with the answer: this process may have no more files open; close some, or raise the limit (ulimit -n)", ErrUnavailable)
+	}
+	if r.Layout != shm.Version || r.ArenaBytes > shm.MaxArena || r.Slots > shm.MaxSlots {
 		if file != nil {
 			file.Close()
 		}
