@@ -29,9 +29,8 @@ type said struct {
 // auditKey is what is told together: logins by the place that they come from as well, for
 // whoever fails to log in calls himself as he likes.
 type auditKey struct {
-	what, user string
-	from       server.Origin
-	failed     bool
+	what, user, outcome string
+	from                server.Origin
 }
 
 type saying struct {
@@ -69,7 +68,8 @@ func (s *said) may(k auditKey, now time.Duration, tellLeft func(n int)) bool {
 
 // loggedIn writes a login, or the refusal of one, to the audit log.
 func (a *Authenticator) loggedIn(l server.Login, user string, err error) {
-	k := auditKey{what: "login", user: bounded(user), from: l.From, failed: err != nil}
+	_, outcome := outcomeOf(err)
+	k := auditKey{"login", bounded(user), outcome, l.From}
 	if a.tells(k, err) {
 		a.log(k, l.Remote, l.Connection, err, "mechanism", bounded(l.Mechanism))
 	}
@@ -77,7 +77,8 @@ func (a *Authenticator) loggedIn(l server.Login, user string, err error) {
 
 // audit writes what a server tells of a request.
 func (a *Authenticator) audit(e server.Event) {
-	k := auditKey{what: e.Request.String(), user: bounded(e.User), failed: e.Err != nil}
+	_, outcome := outcomeOf(e.Err)
+	k := auditKey{what: e.Request.String(), user: bounded(e.User), outcome: outcome}
 	if e.Err == nil || a.tells(k, e.Err) {
 		a.log(k, e.Remote, e.Connection, e.Err, "about", e.About)
 	}
@@ -85,9 +86,9 @@ func (a *Authenticator) audit(e server.Event) {
 
 // tells says whether something is told now. If not it is told later with others like it.
 func (a *Authenticator) tells(k auditKey, err error) bool {
-	level, outcome := outcomeOf(err)
+	level, _ := outcomeOf(err)
 	return a.said.may(k, a.opts.instant(), func(n int) {
-		args := []any{"what", k.what, "user", k.user, "outcome", outcome, "left_out", n}
+		args := []any{"what", k.what, "user", k.user, "outcome", k.outcome, "left_out", n}
 		if k.from != (server.Origin{}) {
 			args = append(args, "from", k.from.String())
 		}
@@ -96,11 +97,11 @@ func (a *Authenticator) tells(k auditKey, err error) bool {
 }
 
 func (a *Authenticator) log(k auditKey, remote net.Addr, connection uint64, err error, more ...any) {
-	level, outcome := outcomeOf(err)
+	level, _ := outcomeOf(err)
 	if err != nil {
 		more = append(more, "error", err)
 	}
-	args := append([]any{"what", k.what, "user", k.user, "remote", remote.String(), "connection", connection, "outcome", outcome}, more...)
+	args := append([]any{"what", k.what, "user", k.user, "remote", remote.String(), "connection", connection, "outcome", k.outcome}, more...)
 	a.opts.Log.Log(context.Background(), level, "audit", args...)
 }
 
