@@ -42,7 +42,7 @@ func choose(state [2]slotState, generation [2]uint64) (active int, err error) {
 	}
 	// The first two generations are written before anything is answered.
 	if generation[active] != 1 {
-		return 0, fmt.Errorf("generation %d stands alone: the other slot was emptied", generation[active])
+		return 0, fmt.Errorf("it was emptied or removed: the other slot is of generation %d, which is never alone", generation[active])
 	}
 	return active, nil
 }
@@ -77,10 +77,16 @@ func openJournal(slots [2]slotFile, names [2]string, disk [16]byte, form bool, n
 	active, err := choose(state, [2]uint64{headers[0].generation, headers[1].generation})
 	if err != nil {
 		bad := 0
-		if state[1] == slotBad {
-			bad = 1
+		switch {
+		case state[0] == slotBad || state[1] == slotBad:
+			if state[1] == slotBad {
+				bad = 1
+			}
+			err = fmt.Errorf("%w: %w", err, why[bad])
+		case state[1] == slotNew || state[0] != slotNew && headers[1].generation < headers[0].generation:
+			bad = 1 // emptied, or the older one
 		}
-		return nil, &DamageError{File: names[bad], Reason: fmt.Sprintf("%v: %v", err, why[bad])}
+		return nil, &DamageError{File: names[bad], Reason: err.Error()}
 	}
 	var last slotHeader
 	if active < 0 {
