@@ -81,7 +81,9 @@ func powerCuts(t *testing.T, n int, late bool, wanted ...string) {
 					mine["fault"] += fault.ErrorCount()
 					fault.Stop()
 				}
-				w.reopened(w.end())
+				w.end()
+				w.cutStarts()
+				w.reopened(w.unsettled)
 				if t.Failed() {
 					t.Fatalf("in round %d", round)
 				}
@@ -97,7 +99,7 @@ func powerCuts(t *testing.T, n int, late bool, wanted ...string) {
 			break
 		}
 	}
-	for _, what := range append(wanted, "cut", "kill", "fault", "repeat", "refused", "clean", "deleted", "birth failed", "changed", "behind a changed one", "void") {
+	for _, what := range append(wanted, "cut", "cut in a start", "fault in a start", "kill", "fault", "repeat", "refused", "clean", "deleted", "birth failed", "changed", "behind a changed one", "void") {
 		if seen[what] == 0 {
 			t.Errorf("never seen: %s (%v)", what, seen)
 		}

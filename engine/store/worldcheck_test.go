@@ -6,9 +6,11 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"syscall"
 
 	"github.com/ringfence/ringfence/fence"
 	"github.com/ringfence/ringfence/segfile"
+	"github.com/ringfence/ringfence/segfile/disk/simdisk"
 )
 
 // reopened checks everything that a store must still know, twice, and that the
@@ -53,6 +55,35 @@ func (w *world) reopened(killed bool) {
 	}
 	if now := w.check(); !maps.Equal(now, ends) {
 		w.t.Fatalf("ends %v, and at the second start %v", ends, now)
+	}
+}
+
+// cutStarts makes some starts during which the power goes, or a write fails.
+func (w *world) cutStarts() {
+	for w.rng.IntN(3) > 0 {
+		w.d.CutAfter(w.rng.IntN(25))
+		var fault *simdisk.Fault
+		if w.rng.IntN(3) == 0 {
+			bad := []error{syscall.EIO, syscall.ENOSPC}[w.rng.IntN(2)]
+			fault = w.d.Fail(simdisk.Nth(1+w.rng.IntN(10), bad, simdisk.On(simdisk.Write)))
+		}
+		s, _, err := Open(w.d, w.opts, nil)
+		switch {
+		case err == nil:
+			s.Close() // an error, once the power is gone
+		case !w.d.Cut() && (fault == nil || fault.ErrorCount() == 0):
+			w.t.Fatalf("open: %v", err)
+		}
+		if w.d.Cut() {
+			w.seen["cut in a start"]++
+		}
+		if fault != nil {
+			w.seen["fault in a start"] += fault.ErrorCount()
+			fault.Stop()
+		}
+		w.d = w.d.Crash(w.rng)
+		w.unsettled = false
+		must(w.t, w.d.Check())
 	}
 }
 
