@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/ringfence/ringfence/segfile"
 	"github.com/ringfence/ringfence/segfile/disk"
+	"github.com/ringfence/ringfence/segfile/record"
 )
 
 // segmentFiles are the paths of a topic's segment files, in order.
@@ -251,6 +254,32 @@ func TestOpenSegmentDamagedInside(t *testing.T) {
 	must(t, err)
 	if pl.First != 10 {
 		t.Errorf("went on at offset %d, want 10: %s", pl.First, strings.Join(got, ","))
+	}
+}
+
+// The last flush of a segment that a killed process left open may be torn or rotten, which one
+// file cannot tell: what is cut off is told, with file, byte and records.
+func TestOpenSegmentCutIsTold(t *testing.T) {
+	dir := t.TempDir()
+	kill(t, dir)
+	files, err := filepath.Glob(filepath.Join(dir, "log", "topics", "*", "*.seg"))
+	must(t, err)
+	b, err := os.ReadFile(files[0])
+	must(t, err)
+	last := bytes.LastIndex(b, []byte("RFrm"))
+	flip(t, files[0], int64(last)+record.HeaderSize, 8)
+	var log logBook
+	e := open(t, dir, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if got := readAll(t, e, "left", FromStart()); len(got) != 9 {
+		t.Fatalf("read %q", got)
+	}
+	if log.count("ends in what is not whole") != 1 || log.count(fmt.Sprintf("file=%s byte=%d ", files[0], last)) != 1 || log.count(" records=1 ") != 1 {
+		t.Errorf("logged\n%s", log.b.String())
+	}
+	shut(t, e)
+	open(t, dir, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if n := log.count("ends in what is not whole"); n != 1 {
+		t.Errorf("told %d times, want once", n)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -188,6 +189,7 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 	case o.unknown != nil:
 		rec.Unknown = append(rec.Unknown, *o.unknown)
 	case o.open != nil:
+		s.tellCut(o.open)
 		v := Verdict{ID: o.seg.meta.ID, End: o.seg.end, Verdict: o.open}
 		if o.seg.LeftOpen() {
 			rec.Unfenced = append(rec.Unfenced, v)
@@ -202,6 +204,16 @@ func (s *Store) file(rec *Recovery, o *outcome) {
 		s.log.Error("segment file can be read, but is damaged", "file", f.File, "byte", f.Byte, "why", f.Reason)
 		rec.Faulty = append(rec.Faulty, FileNote{File: f.File, ID: o.seg.meta.ID, Err: f})
 	}
+}
+
+// tellCut logs what recovery cut off the end of a segment that was left open. A power cut leaves
+// a flush that was not acknowledged so; but damage to the last one that was looks the same.
+func (s *Store) tellCut(v *segfile.Verdict) {
+	if v.Cut.Length == 0 {
+		return
+	}
+	s.log.Warn("segment file ends in what is not whole: it was cut off, and kept in the file; only damage since it was written could have cost acknowledged records",
+		"file", filepath.Join(s.opts.Dir, v.Name), "byte", v.Cut.Position, "bytes", v.Cut.Length, "records", v.Cut.Records, "why", v.Why)
 }
 
 // listFiles names everything in the topics' directories, and what lies beside them, and the
