@@ -132,6 +132,17 @@ func (s *State) Topics() iter.Seq[*Topic] {
 	}
 }
 
+// TopicsAfter lists the topics whose names come after a name, in no order: to sort very many
+// for each page of them would cost more than the page.
+func (s *State) TopicsAfter(name string) (list []*Topic) {
+	for n, t := range s.topics.all {
+		if n > name {
+			list = append(list, t.rec)
+		}
+	}
+	return list
+}
+
 // Range is the range of that id, nil if there is none.
 func (s *State) Range(id fence.RangeID) *Range {
 	if r := s.rng(id); r != nil {

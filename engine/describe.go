@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,31 +40,60 @@ func (e *Engine) TopicPage(ctx context.Context, after string, limit int, wanted 
 		return nil, false, err
 	}
 	defer e.end()
-	topics, err := e.topics()
-	if err != nil {
-		return nil, false, err
-	}
 	aside, err := e.store.Aside()
 	if err != nil {
 		return nil, false, err
 	}
-	for _, t := range topics {
-		if t.Name <= after || !wanted(t.Name) {
+	for {
+		var topics []*cp.Topic
+		for v := range e.vnodes() {
+			if err := e.host.ReadLocal(v, func(s *cp.State) {
+				topics = append(topics, s.TopicsAfter(after)...)
+			}); err != nil {
+				return nil, false, err // some are not all
+			}
+		}
+		topics, more = firstByName(topics, limit, wanted)
+		for _, t := range topics {
+			after = t.Name
+			d, err := e.describe(t.Name, aside)
+			if errors.Is(err, ErrNoSuchTopic) {
+				continue // deleted meanwhile
+			}
+			if err != nil {
+				return nil, false, err
+			}
+			list = append(list, d.TopicInfo)
+		}
+		if len(list) > 0 || !more {
+			return list, more, nil
+		}
+	}
+}
+
+// firstByName is the first limit of the wanted topics, by name, and whether there are more. It
+// reorders the list, and sorts little of it: a page of very many topics is to cost a look at
+// each.
+func firstByName(list []*cp.Topic, limit int, wanted func(name string) bool) (first []*cp.Topic, more bool) {
+	first = list[:0]
+	trim := func() {
+		slices.SortFunc(first, func(a, b *cp.Topic) int { return cmp.Compare(a.Name, b.Name) })
+		if len(first) > limit {
+			first, more = first[:limit], true
+		}
+	}
+	bound := "" // once it is set, limit topics are at or before it
+	for _, t := range list {
+		if bound != "" && t.Name > bound || !wanted(t.Name) {
 			continue
 		}
-		if len(list) == limit {
-			return list, true, nil
+		if first = append(first, t); len(first) > 2*limit {
+			trim()
+			bound = first[limit-1].Name
 		}
-		d, err := e.describe(t.Name, aside)
-		if errors.Is(err, ErrNoSuchTopic) {
-			continue // deleted meanwhile
-		}
-		if err != nil {
-			return nil, false, err
-		}
-		list = append(list, d.TopicInfo)
 	}
-	return list, false, nil
+	trim()
+	return first, more
 }
 
 // Describe returns everything about one topic: its ranges with their segments, and its groups.

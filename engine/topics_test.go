@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -392,5 +394,45 @@ func TestTopicsComeAndGo(t *testing.T) {
 	defer e.mu.Unlock()
 	if len(e.members) != 0 {
 		t.Errorf("%d producers are left", len(e.members))
+	}
+}
+
+// A page of topics is the first of them by name, whatever order they come in, and few of the
+// others are looked at closely.
+func TestFirstTopicsByName(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range rounds(200) {
+		n, limit := rng.IntN(500), 1+rng.IntN(40)
+		var list, want []*cp.Topic
+		wanted := func(name string) bool { return name[len(name)-1] != '3' }
+		for _, i := range rng.Perm(n) {
+			list = append(list, &cp.Topic{Name: fmt.Sprintf("%05d", i)})
+		}
+		for i := range n {
+			if name := fmt.Sprintf("%05d", i); wanted(name) {
+				want = append(want, &cp.Topic{Name: name})
+			}
+		}
+		got, more := firstByName(slices.Clone(list), limit, wanted)
+		name := func(list []*cp.Topic) (names []string) {
+			for _, t := range list {
+				names = append(names, t.Name)
+			}
+			return names
+		}
+		if !slices.Equal(name(got), name(want[:min(limit, len(want))])) || more != (len(want) > limit) {
+			t.Fatalf("%d topics, %d wanted: %q, more %v", n, limit, name(got), more)
+		}
+	}
+	var list []*cp.Topic
+	for _, i := range rng.Perm(20_000) {
+		list = append(list, &cp.Topic{Name: fmt.Sprintf("%05d", i)})
+	}
+	asked := 0
+	if got, more := firstByName(list, 10, func(string) bool { asked++; return true }); len(got) != 10 || got[9].Name != "00009" || !more {
+		t.Errorf("%d topics, more %v", len(got), more)
+	}
+	if asked > 1000 {
+		t.Errorf("looked at %d names closely", asked)
 	}
 }
