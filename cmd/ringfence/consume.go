@@ -84,7 +84,7 @@ Follow through a server (--server), or link the engine.`,
 	fl.StringVar(&f.member, "member", "", "take part in the group under this name, through a server (HOST-PID-RANDOM if not given)")
 	fl.StringVar(&f.from, "from", "", "start, end, a cursor, a time, or how long ago (15m)")
 	fl.Int64Var(&f.max, "max", 0, "stop after this many records; 0 is all")
-	fl.BoolVar(&f.follow, "follow", false, "wait at the end until a signal comes")
+	fl.BoolVar(&f.follow, "follow", false, "wait at the end, and for a server that is away, until a signal comes")
 	fl.StringVar(&f.shm, "shm", "", "read closed segments from their files, and the rest through the server's socket ('ringfence serve --shm'), in place of --server or --data-dir")
 	fl.StringVar(&f.format, "format", "value", "value (one a line), json (one a line), or raw (values with nothing between)")
 	return cmd

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -8,12 +9,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -185,6 +188,30 @@ func TestHello(t *testing.T) {
 		f.refuse = true
 		if _, err := Dial(t.Context(), "fake:1", Options{dial: f.dial}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("nobody there: %v", err)
+		}
+	})
+}
+
+// A server that stays away is told of again and again, but ever more seldom.
+func TestAbsentServerIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		var told bytes.Buffer
+		f.client(t, Options{Logger: slog.New(slog.NewTextHandler(&told, nil))})
+		f.mu.Lock()
+		f.refuse = true
+		f.mu.Unlock()
+		f.cut()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		const attempts = 700 // at least: a pause is 5 s at most
+		for n := 1; n < attempts; n *= 2 {
+			if line := fmt.Sprintf("attempt=%d ", n); strings.Count(told.String(), line) == 0 {
+				t.Errorf("nothing of %s", line)
+			}
+		}
+		if lines, links := strings.Count(told.String(), "no connection"), strings.Count(told.String(), "attempt=1 "); lines > 12*links {
+			t.Errorf("%d lines of %d links in an hour", lines, links)
 		}
 	})
 }

@@ -97,7 +97,7 @@ func (f *fake) cut() {
 
 func (f *fake) client(t *testing.T, o Options) *Client {
 	t.Helper()
-	o.dial, o.Logger = f.dial, slog.New(slog.DiscardHandler)
+	o.dial, o.Logger = f.dial, cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, time.Hour) // of a bubble
 	c, err := Dial(t.Context(), "fake:1", o)
 	if err != nil {

@@ -96,7 +96,7 @@ func (l *link) keep(cur *conn) {
 		cur = nil
 		if ctx.Err() == nil {
 			level := slog.LevelWarn
-			if failed > 0 {
+			if failed&(failed+1) != 0 { // the 1st, 2nd, 4th, 8th and so on are told
 				level = slog.LevelDebug
 			}
 			log.Log(ctx, level, "ringfence: no connection", "attempt", failed+1, "err", err)
