@@ -130,7 +130,7 @@ func (a *Authenticator) authenticate(ctx context.Context, l server.Login) (who s
 	}
 	if err != nil { // it comes as fast as anybody likes: once is enough
 		if e := (*wire.Error)(nil); errors.As(err, &e) && a.attempts.first(from, now) {
-			a.loggedIn(l, l.User, err)
+			a.shutOut(l, err)
 		}
 		return who, err
 	}

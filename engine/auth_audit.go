@@ -68,11 +68,23 @@ func (s *said) may(k auditKey, now time.Duration, tellLeft func(n int)) bool {
 
 // loggedIn writes a login, or the refusal of one, to the audit log.
 func (a *Authenticator) loggedIn(l server.Login, user string, err error) {
-	_, outcome := outcomeOf(err)
-	k := auditKey{"login", bounded(user), outcome, l.From}
-	if a.tells(k, err) {
-		a.log(k, l.Remote, l.Connection, err, "mechanism", bounded(l.Mechanism))
+	if k := loginKey(l, user, err); a.tells(k, err) {
+		a.logLogin(k, l, err)
 	}
+}
+
+// shutOut writes that a place gets no further for a while, which its caller tells once.
+func (a *Authenticator) shutOut(l server.Login, err error) {
+	a.logLogin(loginKey(l, l.User, err), l, err)
+}
+
+func loginKey(l server.Login, user string, err error) auditKey {
+	_, outcome := outcomeOf(err)
+	return auditKey{"login", bounded(user), outcome, l.From}
+}
+
+func (a *Authenticator) logLogin(k auditKey, l server.Login, err error) {
+	a.log(k, l.Remote, l.Connection, err, "mechanism", bounded(l.Mechanism))
 }
 
 // audit writes what a server tells of a request.
