@@ -247,7 +247,7 @@ func (e *Engine) sealLeftOpen(s *cp.Segment, latched bool) (records uint64, writ
 		err = e.dropEmpty(seg)
 	}
 	if file := (*store.SegmentError)(nil); errors.As(err, &file) {
-		e.log.Warn("the file of a segment that is not needed any more stays for now", "segment", s.ID, "err", err)
+		e.log.Warn("the file of a segment that is not needed any more stays until the next start", "segment", s.ID, "err", err)
 		err = nil
 	}
 	return records, written, err
@@ -272,7 +272,7 @@ func (e *Engine) setAsideUnknown(known map[string]bool, rec *store.Recovery) {
 		}
 		if e.wasDeleted(seg) {
 			if err := e.store.Delete(id); err != nil {
-				e.log.Warn("the file of a deleted segment stays for now", "segment", id, "err", err)
+				e.log.Warn("the file of a deleted segment stays until the next start", "segment", id, "err", err)
 				continue
 			}
 			e.log.Info("file of a deleted segment removed", "segment", id)

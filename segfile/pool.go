@@ -290,7 +290,11 @@ func (p *Pool) Recycle(names ...string) error {
 	// A name that came back would stand for the next segment's bytes. The new name
 	// proves the rename, the old directory that nothing of the old name is left.
 	for _, dir := range append([]string{poolDir}, slices.Sorted(maps.Keys(dirs))...) {
-		if err := p.d.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := p.d.SyncDir(dir)
+		if errors.Is(err, fs.ErrNotExist) { // its topic went meanwhile, but perhaps not durably
+			err = p.d.SyncDir(topicsDir)
+		}
+		if err != nil {
 			return errors.Join(failed, fmt.Errorf("segfile: recycle: %w", err)) // the files wait in the pool for the next start
 		}
 	}
